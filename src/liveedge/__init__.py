@@ -1,0 +1,1 @@
+"""liveedge: a fresh window at the live edge of every camera."""

@@ -1,0 +1,76 @@
+"""Request bodies: read within bounds, then checked against their model."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
+
+from liveedge.core.errors import BodyTooLarge, LiveEdgeError
+from liveedge.service.limits import Budget
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class BodyInvalid(Exception):
+    """A body that does not fit its model. Caught by the app, which answers 422."""
+
+    def __init__(self, error: ValidationError) -> None:
+        super().__init__("the body does not fit its model")
+        # Never with the input: it may be megabytes of somebody's picture.
+        found = error.errors(include_input=False, include_url=False, include_context=False)
+        self.details = [
+            {"loc": ("body", *d["loc"]), "msg": _plain(d["msg"]), "type": d["type"]} for d in found
+        ]
+
+
+class Bodies:
+    """Reads bodies. Each is limited in size, and all that are held at once together."""
+
+    def __init__(self, *, max_bytes: int, held: Budget) -> None:
+        self._max_bytes = max_bytes
+        self._held = held
+
+    @asynccontextmanager
+    async def read(self, request: Request, *, max_bytes: int | None = None) -> AsyncIterator[bytes]:
+        """The body, counted against the budget for the time of the block."""
+        limit = min(max_bytes or self._max_bytes, self._max_bytes)
+        taken = 0
+        chunks: list[bytes] = []
+        try:
+            declared = _declared_length(request)
+            if declared > limit:
+                raise _too_large(limit)
+            async for chunk in request.stream():
+                if taken + len(chunk) > limit:
+                    raise _too_large(limit)
+                self._held.take(len(chunk))
+                taken += len(chunk)
+                chunks.append(chunk)
+            yield b"".join(chunks)
+        finally:
+            self._held.give_back(taken)
+
+
+def parse(data: bytes, model: type[Model]) -> Model:
+    """JSON as `model`. Raises BodyInvalid."""
+    try:
+        return model.model_validate_json(data)
+    except ValidationError as error:
+        raise BodyInvalid(error) from None
+
+
+def _declared_length(request: Request) -> int:
+    text = request.headers.get("content-length", "")
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def _too_large(limit: int) -> LiveEdgeError:
+    return BodyTooLarge(f"the body exceeds the limit of {limit} bytes; send less at once")
+
+
+def _plain(msg: str) -> str:
+    return msg.removeprefix("Value error, ")

@@ -1,0 +1,262 @@
+"""`POST /chat/completions`: a body becomes a question, its answer JSON or an event stream.
+
+Everything that fails before the first token fails as plain HTTP; the response starts with the first
+event of the answer. A client that leaves ends the work, in every phase.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from liveedge.api.body import Bodies, parse
+from liveedge.api.disconnect import DisconnectGuard
+from liveedge.api.encode import (
+    Collector,
+    Head,
+    end_chunk,
+    role_chunk,
+    text_chunk,
+    usage_chunk,
+)
+from liveedge.api.errors import error_object
+from liveedge.api.reply import dump
+from liveedge.api.schema import ChatBody, ChatMessage, ContentPart, ResponseFormat
+from liveedge.api.sse import DONE, EventStream, event as sse_event
+from liveedge.core.clock import Clock
+from liveedge.core.errors import LiveEdgeError
+from liveedge.engine.request import SamplingParams
+from liveedge.service.ask import Asker
+from liveedge.service.question import (
+    AnswerEvent,
+    ChoiceEnd,
+    Content,
+    MediaContent,
+    Question,
+    Role,
+    TextContent,
+    TextDelta,
+    Turn,
+    UnknownContent,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How the answer shall be given."""
+
+    stream: bool
+    include_usage: bool
+    logprobs: bool
+    n: int
+
+
+class ChatEndpoint:
+    """Answers questions over HTTP."""
+
+    def __init__(
+        self, *, asker: Asker, bodies: Bodies, clock: Clock, default_max_tokens: int
+    ) -> None:
+        self._asker = asker
+        self._bodies = bodies
+        self._clock = clock
+        self._default_max_tokens = default_max_tokens
+
+    def response(self, *, tenant: str) -> Response:
+        """A response that does all the work when it is sent."""
+        return _ChatResponse(self, tenant)
+
+    async def answer(self, request: Request, receive: Receive, send: Send, *, tenant: str) -> None:
+        """Read the body, ask, and send the answer. Raises what fails before the answer starts."""
+        # The bytes stay counted until the end: uploads live on in the question.
+        async with self._bodies.read(request) as data:
+            body = parse(data, ChatBody)
+            question = to_question(
+                body,
+                tenant=tenant,
+                request_id=request.state.request_id,
+                region=request.headers.get("x-overshoot-region"),
+                default_max_tokens=self._default_max_tokens,
+            )
+            head = Head(
+                id=f"chatcmpl-{uuid.uuid4().hex}",
+                created_s=self._clock.wall_ms() // 1000,
+                model=body.model,
+            )
+            events = self._asker.answer(question)
+            async with DisconnectGuard(receive), aclosing(events):
+                await self._send(events, head, _options(body), send)
+
+    async def _send(
+        self,
+        events: AsyncGenerator[AnswerEvent, None],
+        head: Head,
+        options: Options,
+        send: Send,
+    ) -> None:
+        gathered = Collector(head, n=options.n, logprobs=options.logprobs)
+        if options.stream:
+            await self._send_stream(events, gathered, options, send)
+            return
+        async for event in events:
+            gathered.add(event)
+        await _send_json(gathered.completion(), send)
+
+    async def _send_stream(
+        self,
+        events: AsyncGenerator[AnswerEvent, None],
+        gathered: Collector,
+        options: Options,
+        send: Send,
+    ) -> None:
+        first = await anext(events)  # may raise: then the answer has not started
+        async with EventStream(send, clock=self._clock) as stream:
+            writer = _Writer(stream, gathered, options)
+            try:
+                await writer.write(first)
+                async for event in events:
+                    await writer.write(event)
+            except LiveEdgeError as error:
+                await stream.send(sse_event({"error": error_object(error)}))
+                return
+            await writer.finish()
+
+
+class _ChatResponse(Response):
+    """Delays everything until the framework has left the stage."""
+
+    def __init__(self, endpoint: ChatEndpoint, tenant: str) -> None:
+        super().__init__()
+        self._endpoint = endpoint
+        self._tenant = tenant
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        await self._endpoint.answer(request, receive, send, tenant=self._tenant)
+
+
+class _Writer:
+    """Answer events as chunks. The role comes with the first event of each choice."""
+
+    def __init__(self, stream: EventStream, gathered: Collector, options: Options) -> None:
+        self._stream = stream
+        self._gathered = gathered
+        self._options = options
+        self._begun: set[int] = set()
+
+    async def write(self, event: AnswerEvent) -> None:
+        self._gathered.add(event)
+        head = self._gathered.head
+        if event.choice not in self._begun:
+            self._begun.add(event.choice)
+            await self._stream.send(sse_event(role_chunk(head, event.choice)))
+        match event:
+            case ChoiceEnd():
+                await self._stream.send(sse_event(end_chunk(head, event)))
+            case TextDelta() if event.text or event.logprobs:
+                chunk = text_chunk(head, event, logprobs=self._options.logprobs)
+                await self._stream.send(sse_event(chunk))
+            case TextDelta():
+                pass  # a token without a visible character yet
+
+    async def finish(self) -> None:
+        if self._options.include_usage:
+            chunk = usage_chunk(self._gathered.head, self._gathered.reports)
+            await self._stream.send(sse_event(chunk))
+        await self._stream.send(DONE)
+
+
+def to_question(
+    body: ChatBody, *, tenant: str, request_id: str, region: str | None, default_max_tokens: int
+) -> Question:
+    """The body as a question."""
+    return Question(
+        request_id=request_id,
+        tenant=tenant,
+        model=body.model,
+        turns=tuple(_turn(i, message) for i, message in enumerate(body.messages)),
+        sampling=_sampling(body, default_max_tokens),
+        n=body.n or 1,
+        json_schema=_json_schema(body.response_format),
+        unsupported=_unsupported(body),
+        thread_id=body.thread_id,
+        timeout_ms=body.timeout_ms,
+        max_age_ms=body.max_age_ms,
+        priority=body.priority or "interactive",
+        region=region,
+    )
+
+
+def _options(body: ChatBody) -> Options:
+    wants_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+    return Options(
+        stream=bool(body.stream),
+        include_usage=wants_usage,
+        logprobs=bool(body.logprobs),
+        n=body.n or 1,
+    )
+
+
+def _turn(i: int, message: ChatMessage) -> Turn:
+    role: Role = "system" if message.role == "developer" else message.role
+    content = message.content or ""
+    parts: tuple[Content, ...]
+    if isinstance(content, str):
+        parts = (TextContent(content),)
+    else:
+        parts = tuple(_content(f"messages[{i}].content[{j}]", p) for j, p in enumerate(content))
+    return Turn(role=role, content=parts, tool_calls=tuple(message.tool_calls or ()))
+
+
+def _content(where: str, part: ContentPart) -> Content:
+    if part.type == "text" and part.text is not None:
+        return TextContent(part.text)
+    if part.type == "image_url" and part.image_url is not None:
+        return MediaContent(kind="image", url=part.image_url.url, where=where)
+    if part.type == "video_url" and part.video_url is not None:
+        return MediaContent(kind="video", url=part.video_url.url, where=where)
+    return UnknownContent(type=part.type, where=where)
+
+
+def _sampling(body: ChatBody, default_max_tokens: int) -> SamplingParams:
+    """What was left out is greedy: what a camera shows is not a matter of chance."""
+    return SamplingParams(
+        max_tokens=body.max_completion_tokens or body.max_tokens or default_max_tokens,
+        temperature=body.temperature or 0.0,
+        top_p=1.0 if body.top_p is None else body.top_p,
+        top_k=max(body.top_k or 0, 0),
+        min_p=body.min_p or 0.0,
+        presence_penalty=body.presence_penalty or 0.0,
+        frequency_penalty=body.frequency_penalty or 0.0,
+        seed=body.seed,
+        stop=tuple(body.stop or ()),
+        logprobs=bool(body.logprobs),
+        top_logprobs=body.top_logprobs or 0,
+    )
+
+
+def _json_schema(wanted: ResponseFormat | None) -> Mapping[str, Any] | None:
+    if wanted is None or wanted.type == "text":
+        return None
+    if wanted.type == "json_object" or wanted.json_schema is None:
+        return {}
+    return wanted.json_schema.schema_ or {}
+
+
+def _unsupported(body: ChatBody) -> tuple[str, ...]:
+    """Fields whose effect would be lost: answers are not parsed for tool calls yet."""
+    fields = ("tools", "functions")
+    return tuple(name for name in fields if getattr(body, name))
+
+
+async def _send_json(data: Any, send: Send) -> None:
+    headers = [(b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": dump(data)})

@@ -1,0 +1,67 @@
+"""Cross-origin requests from browsers: localhost always, other origins by configuration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+ALLOWED_HEADERS = "Authorization, Content-Type, X-Request-Id, X-Overshoot-Region"
+ALLOWED_METHODS = "GET, POST, PUT, PATCH, DELETE, OPTIONS"
+EXPOSED_HEADERS = (
+    "X-Request-Id, X-Overshoot-Region, retry-after,"
+    " x-ratelimit-limit, x-ratelimit-remaining, x-ratelimit-reset"
+)
+MAX_AGE_S = 600
+_LOCAL = re.compile(r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d{1,5})?")
+
+
+class Cors:
+    """ASGI middleware: answers every preflight itself, marks every other answer."""
+
+    def __init__(self, app: ASGIApp, *, origins: Sequence[str]) -> None:
+        self._app = app
+        self._origins = frozenset(origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope) if scope["type"] == "http" else Headers()
+        origin = headers.get("origin")
+        if origin is None:
+            await self._app(scope, receive, send)
+            return
+        allowed = self._allows(origin)
+        if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
+            await _answer_preflight(send, origin=origin if allowed else None)
+            return
+
+        async def marked(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                answer = MutableHeaders(scope=message)
+                answer.add_vary_header("Origin")
+                if allowed:
+                    answer["access-control-allow-origin"] = origin
+                    answer["access-control-expose-headers"] = EXPOSED_HEADERS
+            await send(message)
+
+        await self._app(scope, receive, marked)
+
+    def _allows(self, origin: str) -> bool:
+        if "*" in self._origins or origin in self._origins:
+            return True
+        return _LOCAL.fullmatch(origin) is not None
+
+
+async def _answer_preflight(send: Send, *, origin: str | None) -> None:
+    """204 for everybody; without the allow headers the browser refuses."""
+    start: Message = {"type": "http.response.start", "status": 204, "headers": []}
+    headers = MutableHeaders(scope=start)
+    headers["vary"] = "Origin"
+    if origin is not None:
+        headers["access-control-allow-origin"] = origin
+        headers["access-control-allow-methods"] = ALLOWED_METHODS
+        headers["access-control-allow-headers"] = ALLOWED_HEADERS
+        headers["access-control-max-age"] = str(MAX_AGE_S)
+    await send(start)
+    await send({"type": "http.response.body", "body": b""})

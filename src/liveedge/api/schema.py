@@ -1,0 +1,133 @@
+"""The bodies that clients send, checked here and nowhere else.
+
+Unknown fields are ignored at every level. An unknown content part type passes, because it is a 400
+that comes later in the order of checks. An explicit null counts as absent.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self, TypeAlias
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
+
+MAX_TIMEOUT_MS = 3_600_000
+MAX_STREAM_AGE_MS = 10**12
+
+StopText: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
+
+
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
+
+
+class MediaUrl(_Body):
+    """`image_url` or `video_url` of a part."""
+
+    url: str
+
+
+class ContentPart(_Body):
+    """One part of a message; which field it needs depends on its type."""
+
+    type: str = Field(max_length=100)
+    text: str | None = None
+    image_url: MediaUrl | None = None
+    video_url: MediaUrl | None = None
+
+    @model_validator(mode="after")
+    def _holds_what_its_type_says(self) -> Self:
+        if self.type in ("text", "image_url", "video_url") and getattr(self, self.type) is None:
+            raise ValueError(f"a part of type {self.type} needs the field {self.type}")
+        return self
+
+
+class ChatMessage(_Body):
+    """One message."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[ContentPart] | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.content is None and self.role != "assistant":
+            raise ValueError(f"a message of role {self.role} needs content")
+        return self
+
+
+class JsonSchema(_Body):
+    """`response_format.json_schema`."""
+
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+
+
+class ResponseFormat(_Body):
+    """What the answer has to look like."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def _has_its_schema(self) -> Self:
+        if self.type == "json_schema" and self.json_schema is None:
+            raise ValueError("a response_format of type json_schema needs the field json_schema")
+        return self
+
+
+class StreamOptions(_Body):
+    """`stream_options`."""
+
+    include_usage: bool | None = None
+
+
+class ChatBody(_Body):
+    """`POST /chat/completions`."""
+
+    model: str = Field(min_length=1)
+    messages: list[ChatMessage] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    max_tokens: int | None = Field(None, ge=1)
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=-1)  # 0 and -1: all
+    min_p: float | None = Field(None, ge=0, le=1)
+    seed: int | None = None
+    stop: Annotated[list[StopText], BeforeValidator(_as_list), Field(max_length=4)] | None = None
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    n: int | None = Field(None, ge=1, le=8)
+    response_format: ResponseFormat | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    functions: list[dict[str, Any]] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    thread_id: str | None = Field(None, max_length=256)
+    timeout_ms: int | None = Field(None, ge=1, le=MAX_TIMEOUT_MS)
+    max_age_ms: int | None = Field(None, ge=1, le=MAX_STREAM_AGE_MS)
+    priority: Literal["interactive", "batch"] | None = None
+
+    @model_validator(mode="after")
+    def _rivals_only_with_logprobs(self) -> Self:
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError("top_logprobs needs logprobs: true")
+        return self
+
+
+class SourceBody(_Body):
+    """Where the frames of a new stream come from."""
+
+    type: str = Field(min_length=1, max_length=40)
+    url: str | None = Field(None, max_length=4096)
+
+
+class StreamBody(_Body):
+    """`POST /streams`."""
+
+    source: SourceBody | None = None

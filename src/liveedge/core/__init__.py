@@ -1,0 +1,1 @@
+"""What every part stands on: errors, clock, mailbox, tasks. Standard library only."""

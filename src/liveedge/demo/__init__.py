@@ -1,0 +1,1 @@
+"""The demonstration: a server, a simulated camera, questions with known answers."""

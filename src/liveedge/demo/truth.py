@@ -1,0 +1,44 @@
+"""What is true of the frames that an answer was made from, read from their own pixels.
+
+Every frame of the simulated camera carries its scene time as burned-in cells. The truth is computed
+from those, not from what the server says about the frame, so a wrong frame is a wrong answer.
+"""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+from PIL import Image
+
+from liveedge.client.http import Answer, Client
+from liveedge.sim.clockcode import read_code
+from liveedge.sim.questions import expected
+from liveedge.sim.scene import State, Workcell
+
+
+class CodeUnreadable(Exception):
+    """A frame came back without its burned-in code: it is damaged or another camera's."""
+
+
+class Oracle:
+    """Knows the scene of one seed and can read which moment a frame shows."""
+
+    def __init__(self, client: Client, stream_id: str, *, seed: int) -> None:
+        self._client = client
+        self._stream_id = stream_id
+        self._workcell = Workcell(seed)
+
+    def expected(self, kind: str, answer: Answer) -> str | None:
+        """The true answer for the frames that were seen; None where it is not decidable."""
+        indices = [int(frame["frame_index"]) for frame in answer.frames]
+        return expected(kind, [self.state(index) for index in indices])
+
+    def state(self, frame_index: int) -> State:
+        """The truth at the moment that a retained frame shows."""
+        png = self._client.picture_png(self._stream_id, frame_index)
+        with Image.open(io.BytesIO(png)) as picture:
+            code = read_code(np.asarray(picture.convert("RGB")))
+        if code is None:
+            raise CodeUnreadable(f"frame {frame_index} carries no readable code")
+        return self._workcell.state(code.t_ms / 1000)

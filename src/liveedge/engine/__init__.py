@@ -1,0 +1,1 @@
+"""Prompt to tokens: slots, caches, scheduler, runner, loop."""

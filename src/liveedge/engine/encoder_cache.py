@@ -1,0 +1,108 @@
+"""Which temporal group's features lie in which rows of the feature memory.
+
+Bookkeeping only, torch-free; the rows are the runner's. The memory is a fixed number of rows, one
+per visual token, so any group fits into any free rows and nothing fragments. Least recently used
+groups make room, unless a request holds them.
+
+Invariants
+1. Every row belongs to exactly one group or is free.
+2. A group that a request holds is never evicted.
+3. A request gets all its groups or none (`hold`), so two requests cannot wait for each other.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(slots=True)
+class _Entry:
+    rows: NDArray[np.int64]
+    holders: int = 0
+    ready: bool = False  # the features are in the rows
+
+
+class EncoderCache:
+    """Rows by content key, least recently used first out. Used by the engine thread only."""
+
+    def __init__(self, *, n_rows: int) -> None:
+        if n_rows < 1:
+            raise ValueError(f"feature memory of {n_rows} rows: needs at least 1")
+        self.n_rows = n_rows
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()  # oldest use first
+        self._free = np.arange(n_rows, dtype=np.int64)[::-1].copy()
+        self._n_free = n_rows
+
+    @property
+    def used_rows(self) -> int:
+        return self.n_rows - self._n_free
+
+    @property
+    def held_rows(self) -> int:
+        return sum(len(entry.rows) for entry in self._entries.values() if entry.holders)
+
+    def __contains__(self, key: str) -> bool:
+        """The group has rows, ready or not."""
+        return key in self._entries
+
+    def is_ready(self, key: str) -> bool:
+        entry = self._entries.get(key)
+        return entry is not None and entry.ready
+
+    def rows(self, key: str) -> NDArray[np.int64]:
+        """The rows of a group that somebody holds."""
+        return self._entries[key].rows
+
+    def hold(self, sizes: Mapping[str, int]) -> bool:
+        """Hold every group (key: number of tokens), or change nothing and return False.
+
+        Groups that are not here get rows that are not ready yet.
+        """
+        missing = {key: n for key, n in sizes.items() if key not in self._entries}
+        if not self._make_room(sum(missing.values()), keep=sizes):
+            return False
+        for key, n in missing.items():
+            self._n_free -= n
+            rows = self._free[self._n_free : self._n_free + n][::-1].copy()
+            self._entries[key] = _Entry(rows)
+        for key in sizes:
+            self._entries[key].holders += 1
+            self._entries.move_to_end(key)
+        return True
+
+    def _make_room(self, n: int, *, keep: Mapping[str, int]) -> bool:
+        victims: list[str] = []
+        room = self._n_free
+        for key, entry in self._entries.items():
+            if room >= n:
+                break
+            if entry.holders == 0 and key not in keep:
+                victims.append(key)
+                room += len(entry.rows)
+        if room < n:
+            return False
+        for key in victims:
+            self._drop(key)
+        return True
+
+    def mark_ready(self, key: str) -> None:
+        self._entries[key].ready = True
+
+    def release(self, key: str) -> None:
+        """One holder less. Ready features stay for reuse; unfinished ones leave with the last."""
+        entry = self._entries[key]
+        if entry.holders < 1:
+            raise ValueError(f"group {key} is released more often than held")
+        entry.holders -= 1
+        if entry.holders == 0 and not entry.ready:
+            self._drop(key)
+
+    def _drop(self, key: str) -> None:
+        rows = self._entries.pop(key).rows
+        self._free[self._n_free : self._n_free + len(rows)] = rows[::-1]
+        self._n_free += len(rows)

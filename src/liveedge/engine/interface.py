@@ -1,0 +1,147 @@
+"""The seam between the engine and everything above it: the `Engine` protocol and its values.
+
+Torch-free. `engine.client.EngineClient` is the real one, `testing.engine.FakeEngine` keeps the
+same promises; one suite tests both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from liveedge.engine.request import Event, FrameInput, GenerateRequest
+
+EngineStatus: TypeAlias = Literal["loading", "ready", "failed", "closed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """What the user asked for. `None` means: decided from the device and the model."""
+
+    model_id: str | None = None  # None: the name of the checkpoint folder
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    n_slots: int = 8  # sequences at once; each holds `max_model_len` tokens of KV memory
+    max_model_len: int | None = None  # None: the model's own limit, at most 4096
+    encoder_cache_bytes: int = 256 << 20
+    patch_bytes: int = 128 << 20  # preprocessed pixels waiting for the encoder
+    prefill_chunk: int = 512  # tokens of prompt processed between two decode steps
+    encode_tokens: int = 512  # visual tokens encoded between two decode steps (one group at least)
+    queue_capacity: int = 64  # requests waiting for a slot; one more is refused
+    threads: int | None = None  # torch threads; None: torch's own choice
+    load_threads: int = 2  # workers that load and preprocess frames
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """What a caller must know of the model to ask well."""
+
+    model_id: str
+    max_model_len: int
+    supports_video: bool
+    image_max_pixels: int  # default resize budget of a picture
+    video_max_pixels: int  # default resize budget of one frame of a segment
+    token_px: int  # a visual token covers token_px x token_px pixels after the resize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureGroup:
+    """One temporal group in a prompt: encoded, cached and compared as a whole."""
+
+    key: str  # content identity: frame keys and size; equal keys are equal features
+    frames: tuple[FrameInput, ...]  # 1 (a picture, doubled by the preprocessor) or 2
+    height: int  # pixels after the resize
+    width: int
+    start: int  # first visual token in the prompt
+    n_tokens: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.n_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PreparedRequest:
+    """A request that passed every check that needs no device: it fits and can be run."""
+
+    request: GenerateRequest
+    ids: NDArray[np.int64]  # [n_tokens] prompt token ids
+    positions: NDArray[np.int64]  # [3, n_tokens] rotary positions
+    position_delta: int  # position of generated token i is n_tokens + i + position_delta
+    identity: NDArray[np.int64]  # [n_tokens] equal prefix of identities = equal KV prefix
+    groups: tuple[FeatureGroup, ...]  # by start
+    image_tokens: int
+    max_new_tokens: int  # sampling.max_tokens, cut to what the context leaves
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStats:
+    """Gauges (marked: zero when nothing runs) and counters since the start."""
+
+    queue_depth: int = 0  # zero when idle
+    running: int = 0  # zero when idle: requests that hold a slot
+    slots_total: int = 0
+    slots_used: int = 0  # zero when idle
+    resident_tokens: int = 0  # prompt and answer tokens kept for reuse
+    encoder_cache_bytes: int = 0
+    encoder_cache_capacity_bytes: int = 0
+    encoder_pinned_bytes: int = 0  # zero when idle
+    encoder_hits: int = 0  # groups that needed no encoding
+    encoder_misses: int = 0
+    loads_in_flight: int = 0  # zero when idle
+    patch_bytes: int = 0  # zero when idle: preprocessed pixels waiting for the encoder
+    prefix_hits: int = 0  # requests that reused a resident prefix
+    prefix_tokens_reused: int = 0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    finished: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    refused: int = 0  # queue full
+    steps: int = 0
+
+
+class Engine(Protocol):
+    """A model that answers. Methods may be called from any thread, `generate` in an event loop."""
+
+    @property
+    def model(self) -> ModelInfo: ...
+
+    def status(self) -> EngineStatus: ...
+
+    async def ready(self) -> None:
+        """Return once the model answers; raise what made loading fail."""
+        ...
+
+    def startup_ms(self) -> Mapping[str, float]:
+        """Where the time of the start went, by stage, in order."""
+        ...
+
+    def prepare(self, request: GenerateRequest) -> PreparedRequest:
+        """Count, check and expand. Pure CPU work of about a millisecond; loads no frame.
+
+        Raises ContextLengthExceeded, MediaTooLarge, ModelVideoUnsupported,
+        ResponseFormatUnsupported or MediaInvalid.
+        """
+        ...
+
+    def generate(self, prepared: PreparedRequest) -> AsyncGenerator[Event, None]:
+        """Deltas, then exactly one `Finished` or `Failed`. Leaving early aborts within one step.
+
+        Raises QueueFull or ModelUnavailable before the first event. Hold it with
+        `contextlib.aclosing`: breaking out of an `async for` alone does not run its clean-up.
+        """
+        ...
+
+    def stats(self) -> EngineStats: ...
+
+    def close(self) -> None:
+        """End every request with Failed(ModelUnavailable) and stop the threads."""
+        ...

@@ -1,0 +1,158 @@
+"""Requests to prepared prompts: every check that needs no device. Torch-free, any thread.
+
+This half of the engine runs where the HTTP server runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from liveedge.core.errors import ContextLengthExceeded, MediaTooLarge, ModelVideoUnsupported
+from liveedge.engine.grammar import check_schema
+from liveedge.engine.interface import FeatureGroup, ModelInfo, PreparedRequest
+from liveedge.engine.prefix import prompt_identity
+from liveedge.engine.request import (
+    FrameInput,
+    GenerateRequest,
+    ImagePart,
+    Message,
+    Part,
+    TextPart,
+    VideoPart,
+)
+from liveedge.models.qwen3_vl.prompt import MediaSpan, MediaSpec, Prompt, PromptBuilder
+
+SEPARATOR = "\x1f"  # between the parts of a content key; occurs in no frame key
+
+
+class Preparer:
+    """Builds and checks prompts for one model. Immutable after construction."""
+
+    def __init__(self, builder: PromptBuilder, *, model: ModelInfo, max_media_tokens: int) -> None:
+        self._builder = builder
+        self._model = model
+        self._max_media_tokens = max_media_tokens
+
+    def prepare(self, request: GenerateRequest) -> PreparedRequest:
+        """The prompt of a request, or the error that says why it cannot be run."""
+        media = [part for m in request.messages for part in m.content if not _is_text(part)]
+        self._check_video(media)
+        if request.json_schema is not None:
+            check_schema(request.json_schema)
+        frames = [_frames(part) for part in media]
+        prompt = self._builder.build(
+            [_chat(message) for message in request.messages],
+            [self._spec(part) for part in media],
+            request.tools,
+        )
+        groups = tuple(_group(span, frames[span.media_index]) for span in prompt.spans)
+        self._check_length(prompt)
+        self._check_media(groups)
+        visuals = [(group.start, group.n_tokens, group.key) for group in groups]
+        return PreparedRequest(
+            request=request,
+            ids=prompt.ids,
+            positions=prompt.positions,
+            position_delta=prompt.position_delta,
+            identity=prompt_identity(prompt.ids, visuals),
+            groups=groups,
+            image_tokens=prompt.image_tokens,
+            max_new_tokens=min(
+                request.sampling.max_tokens, self._model.max_model_len - len(prompt.ids)
+            ),
+        )
+
+    def _check_video(self, media: Sequence[Part]) -> None:
+        if not self._model.supports_video and any(isinstance(p, VideoPart) for p in media):
+            raise ModelVideoUnsupported(
+                f"{self._model.model_id} takes pictures only: ask about a single frame (image_url)"
+            )
+
+    def _spec(self, part: Part) -> MediaSpec:
+        frames = _frames(part)
+        video = isinstance(part, VideoPart)
+        limit = self._model.video_max_pixels if video else self._model.image_max_pixels
+        asked = None if isinstance(part, TextPart) else part.max_pixels
+        return MediaSpec(
+            kind="video" if video else "image",
+            height=frames[0].height,
+            width=frames[0].width,
+            times_s=tuple(frame.time_s for frame in frames) if video else (0.0,),
+            max_pixels=limit if asked is None else min(limit, asked),
+        )
+
+    def _check_length(self, prompt: Prompt) -> None:
+        limit = self._model.max_model_len - 1  # one token of answer at least
+        n_tokens, n_media = len(prompt.ids), prompt.image_tokens
+        if n_tokens <= limit:
+            return
+        message = (
+            f"the prompt has {n_tokens} tokens ({n_media} of pictures and frames), "
+            f"{self._model.model_id} takes {limit}"
+        )
+        if prompt.spans:
+            per_group = -(-n_media // len(prompt.spans))
+            fits = max(0, limit - (n_tokens - n_media)) // per_group
+            message += (
+                f": of {len(prompt.spans)} frame groups about {fits} would fit; send fewer, "
+                "or lower max_pixels"
+            )
+        raise ContextLengthExceeded(message)
+
+    def _check_media(self, groups: Sequence[FeatureGroup]) -> None:
+        n_tokens = sum({group.key: group.n_tokens for group in groups}.values())
+        if n_tokens > self._max_media_tokens:
+            raise MediaTooLarge(
+                f"the pictures and frames have {n_tokens} visual tokens, the encoder's memory "
+                f"holds {self._max_media_tokens}: send fewer, lower max_pixels, or raise "
+                "encoder_cache_bytes"
+            )
+
+
+def _is_text(part: Part) -> bool:
+    return isinstance(part, TextPart)
+
+
+def _frames(part: Part) -> tuple[FrameInput, ...]:
+    if isinstance(part, ImagePart):
+        return (part.frame,)
+    if isinstance(part, TextPart):
+        return ()
+    sizes = {(frame.width, frame.height) for frame in part.frames}
+    if len(sizes) != 1:
+        raise ValueError(f"a video part has frames of one size, got {sorted(sizes)}: split it")
+    return part.frames
+
+
+def _chat(message: Message) -> Mapping[str, Any]:
+    """A message in the chat format of Hugging Face."""
+    chat: dict[str, Any] = {"role": message.role, "content": _content(message.content)}
+    if message.tool_calls:
+        chat["tool_calls"] = list(message.tool_calls)
+    return chat
+
+
+def _content(parts: Sequence[Part]) -> str | list[dict[str, str]]:
+    if all(isinstance(part, TextPart) for part in parts):
+        return "".join(part.text for part in parts if isinstance(part, TextPart))
+    return [_chat_part(part) for part in parts]
+
+
+def _chat_part(part: Part) -> dict[str, str]:
+    if isinstance(part, TextPart):
+        return {"type": "text", "text": part.text}
+    return {"type": "image" if isinstance(part, ImagePart) else "video"}
+
+
+def _group(span: MediaSpan, frames: Sequence[FrameInput]) -> FeatureGroup:
+    first, second = (frames[index] for index in span.frame_indices)
+    height, width = span.size_hw
+    return FeatureGroup(
+        key=SEPARATOR.join((first.key, second.key, f"{width}x{height}")),
+        frames=(first,) if first.key == second.key else (first, second),
+        height=height,
+        width=width,
+        start=span.start,
+        n_tokens=span.n_tokens,
+    )

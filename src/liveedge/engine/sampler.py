@@ -1,0 +1,124 @@
+"""The choice of the next token. Rows of a batch do not influence each other.
+
+Order: penalties, grammar, temperature, min-p, top-k, top-p. Reported logprobs are the model's own,
+before any of these. Random numbers are drawn on the CPU from one generator per request, so a seed
+gives the same answer whatever else runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from liveedge.engine.grammar import Matcher
+from liveedge.engine.plan import Sampled
+from liveedge.engine.request import SamplingParams
+
+INF = float("inf")
+
+
+@dataclass(slots=True, eq=False)
+class Chooser:
+    """How one request chooses, and what it has chosen so far."""
+
+    params: SamplingParams
+    generator: torch.Generator | None = None  # None: greedy
+    matcher: Matcher | None = None
+    chosen: dict[int, int] = field(default_factory=dict)  # token: times, for the penalties
+
+    @property
+    def is_plain(self) -> bool:
+        """The largest logit is the answer and nothing else is asked."""
+        params = self.params
+        return (
+            self.generator is None
+            and self.matcher is None
+            and not self.has_penalties
+            and not params.logprobs
+        )
+
+    @property
+    def has_penalties(self) -> bool:
+        return self.params.presence_penalty != 0 or self.params.frequency_penalty != 0
+
+
+def new_chooser(
+    params: SamplingParams, *, matcher: Matcher | None, entropy: Callable[[], int]
+) -> Chooser:
+    """`entropy` gives the seed where the request has none."""
+    generator = None
+    if params.temperature > 0:
+        generator = torch.Generator()
+        generator.manual_seed(entropy() if params.seed is None else params.seed % (1 << 63))
+    return Chooser(params=params, generator=generator, matcher=matcher)
+
+
+def sample(logits: Tensor, choosers: Sequence[Chooser]) -> list[Sampled]:
+    """One token per row of [B, vocab] logits."""
+    if all(chooser.is_plain for chooser in choosers):
+        return [Sampled(token) for token in logits.argmax(-1).tolist()]
+    rows = logits.float().cpu()
+    return [choose(row, chooser) for row, chooser in zip(rows, choosers, strict=True)]
+
+
+def choose(row: Tensor, chooser: Chooser) -> Sampled:
+    """The next token of one request from its logits [vocab], float32 on the CPU."""
+    scores = _penalised(row, chooser)
+    if chooser.matcher is not None:
+        allowed = torch.from_numpy(chooser.matcher.allowed().copy())
+        scores = scores.masked_fill(~allowed, -INF)
+    if chooser.generator is None:
+        token = int(scores.argmax())
+    else:
+        token = _draw(scores, chooser.params, chooser.generator)
+    complete = chooser.matcher is not None and chooser.matcher.accept(token)
+    if chooser.has_penalties:
+        chooser.chosen[token] = chooser.chosen.get(token, 0) + 1
+    if not chooser.params.logprobs:
+        return Sampled(token, complete=complete)
+    logprobs = row.log_softmax(-1)
+    return Sampled(
+        token,
+        logprob=float(logprobs[token]),
+        top=_top(logprobs, chooser.params.top_logprobs),
+        complete=complete,
+    )
+
+
+def _penalised(row: Tensor, chooser: Chooser) -> Tensor:
+    if not chooser.has_penalties or not chooser.chosen:
+        return row
+    params = chooser.params
+    tokens = torch.tensor(list(chooser.chosen))
+    times = torch.tensor(list(chooser.chosen.values()), dtype=row.dtype)
+    penalty = params.presence_penalty + params.frequency_penalty * times
+    return row.index_add(0, tokens, -penalty)
+
+
+def _draw(scores: Tensor, params: SamplingParams, generator: torch.Generator) -> int:
+    probs = (scores / params.temperature).softmax(-1)
+    if params.min_p > 0:
+        probs = probs.masked_fill(probs < params.min_p * probs.max(), 0.0)
+    if params.top_k > 0 or params.top_p < 1:
+        return _draw_from_best(probs, params, generator)
+    return int(torch.multinomial(probs, 1, generator=generator))
+
+
+def _draw_from_best(probs: Tensor, params: SamplingParams, generator: torch.Generator) -> int:
+    """Draw among the most probable tokens: at most top_k, together just reaching top_p."""
+    n = min(params.top_k or len(probs), len(probs))
+    best, tokens = torch.topk(probs, n) if n < len(probs) else torch.sort(probs, descending=True)
+    if params.top_p < 1:
+        before = best.cumsum(0) - best  # of all tokens more probable than this one
+        best = best.masked_fill(before >= params.top_p * best.sum(), 0.0)
+    return int(tokens[torch.multinomial(best, 1, generator=generator)])
+
+
+def _top(logprobs: Tensor, n: int) -> tuple[tuple[int, float], ...]:
+    if n == 0:
+        return ()
+    values, tokens = torch.topk(logprobs, min(n, len(logprobs)))
+    return tuple(zip(tokens.tolist(), values.tolist(), strict=True))

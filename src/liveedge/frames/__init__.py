@@ -1,0 +1,1 @@
+"""Frames of a stream: the newest, the recent, the last ten minutes, and references to them."""

@@ -1,0 +1,1 @@
+"""Network and files to frames: the only package that knows av."""

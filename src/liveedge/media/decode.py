@@ -1,0 +1,171 @@
+"""Compressed video to frames: the one loop behind files, clips and cameras.
+
+A frame that cannot be decoded is left out and counted; the others keep their own times. What
+follows a loss is marked `corrupt` until the next key frame: it may show remains of the loss.
+Before the first key frame nothing comes out. Size, format and rotation may change at any frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import cast
+
+import av
+from av import Packet, VideoFrame
+from av.container import InputContainer
+from av.video.stream import VideoStream
+
+from liveedge.media.pixels import AvPixels, upright
+
+# What cameras and people send. A container may name any of some hundred decoders, few of them
+# hardened; the rest is refused.
+CODECS = frozenset(
+    {"h264", "hevc", "av1", "vp8", "vp9", "mjpeg", "mpeg4", "mpeg2video", "mpeg1video"}
+    | {"prores", "ffv1", "png", "rawvideo"}
+)
+_MAX_BAD_READS = 64  # in a row, before a damaged container counts as over
+_FALLBACK_FPS = 25.0  # when a stream has neither time stamps nor a rate
+
+
+class VideoUnreadable(Exception):
+    """There is no video here that we can or may decode. Caught by whoever opened it."""
+
+    def __init__(self, reason: str, *, too_large: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.too_large = too_large
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VideoLimits:
+    """How large one frame may be; refused by the decoder before it allocates."""
+
+    max_pixels: int = 8192 * 4320
+    max_side_px: int = 8192
+
+    def decoder_options(self) -> dict[str, str]:
+        """The same for FFmpeg, which also decodes while it probes."""
+        return {"max_pixels": str(self.max_pixels)}
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedFrame:
+    """One frame with its time."""
+
+    pixels: AvPixels
+    time_s: float  # as the stream says, from its own beginning
+    corrupt: bool
+
+
+class VideoReader:
+    """Frames of the first video track of an open container. One thread."""
+
+    def __init__(self, container: InputContainer, *, limits: VideoLimits) -> None:
+        self._container = container
+        self._limits = limits
+        self._stream = _video_track(container)
+        self.codec = self._stream.codec_context.name
+        self.n_broken = 0
+        self._seen_key = False
+        self._damaged = False
+        self._last_s: float | None = None
+        context = self._stream.codec_context
+        self._check_size(context.width, context.height)
+        context.options = limits.decoder_options()
+        context.thread_count = 1  # frame threads would add a frame of delay each
+        rate = self._stream.average_rate or self._stream.guessed_rate
+        self.period_s = 1 / float(rate) if rate else 1 / _FALLBACK_FPS
+        start = self._stream.start_time
+        self._start_s = 0.0 if start is None else float(start * self._time_base())
+
+    def frames(self) -> Iterator[DecodedFrame | None]:
+        """Frames in order, None wherever a packet gave none, so that the caller can look up.
+
+        Raises `av.FFmpegError` when the transport fails, `VideoUnreadable` on an oversized frame.
+        """
+        for packet in self._packets():
+            decoded = self._decode(packet) if self._is_usable(packet) else []
+            if not decoded:
+                yield None
+            for frame in decoded:
+                yield self._accept(frame)
+
+    def _is_usable(self, packet: Packet[VideoStream]) -> bool:
+        """Whether to decode: ours, and not before the first key frame. The last one is empty."""
+        if packet.stream.index != self._stream.index:
+            return False
+        if not self._seen_key and packet.size:
+            self._seen_key = packet.is_keyframe
+            self.n_broken += not self._seen_key
+        return self._seen_key
+
+    def _packets(self) -> Iterator[Packet[VideoStream]]:
+        n_bad = 0
+        while n_bad < _MAX_BAD_READS:
+            try:
+                # All tracks: the caller must get its turn even when only sound arrives.
+                for packet in self._container.demux():
+                    n_bad = 0
+                    yield cast("Packet[VideoStream]", packet)  # of ours, once _is_usable
+                return
+            except av.InvalidDataError:  # a damaged place in the container: read on behind it
+                n_bad += 1
+
+    def _decode(self, packet: Packet[VideoStream]) -> list[VideoFrame]:
+        try:
+            return packet.decode()
+        except av.FFmpegError:  # whatever a decoder says about bytes: this frame is lost
+            self.n_broken += 1
+            self._damaged = True
+            return []
+
+    def _accept(self, frame: VideoFrame) -> DecodedFrame | None:
+        self._check_size(frame.width, frame.height)
+        time_s = self._time_s(frame)
+        if frame.is_corrupt:
+            self.n_broken += 1
+            self._damaged = True
+            return None
+        if frame.key_frame:
+            self._damaged = False
+        return DecodedFrame(upright(frame), time_s, self._damaged)
+
+    def _time_s(self, frame: VideoFrame) -> float:
+        stamp = frame.pts if frame.pts is not None else frame.dts
+        if stamp is not None:
+            time_s = float(stamp * (frame.time_base or self._time_base())) - self._start_s
+        elif self._last_s is None:
+            time_s = 0.0
+        else:
+            time_s = self._last_s + self.period_s
+        self._last_s = time_s
+        return time_s
+
+    def _time_base(self) -> float:
+        return float(self._stream.time_base or 1 / 90_000)
+
+    def _check_size(self, width: int, height: int) -> None:
+        limits = self._limits
+        if max(width, height) > limits.max_side_px or width * height > limits.max_pixels:
+            raise VideoUnreadable(
+                f"frames of {width}x{height} exceed the limit of {limits.max_pixels} pixels and"
+                f" {limits.max_side_px} a side",
+                too_large=True,
+            )
+
+
+def _video_track(container: InputContainer) -> VideoStream:
+    # A cover picture of an audio file is formally a video track.
+    tracks = [
+        s for s in container.streams.video if "ATTACHED_PIC" not in str(s.disposition).upper()
+    ]
+    if not tracks:
+        raise VideoUnreadable("no video track")
+    track = tracks[0]
+    # PyAV has no context for a track whose codec FFmpeg does not know.
+    context = getattr(track, "codec_context", None)
+    if context is None or context.name not in CODECS:
+        name = "unknown" if context is None else context.name
+        raise VideoUnreadable(f"codec not supported ({name}); use H.264, H.265 or MJPEG")
+    return track

@@ -1,0 +1,327 @@
+"""Keeps one source running: opens, watches, reconnects for ever.
+
+Owns    two threads per stream: `source:<name>` decides, `source:<name>:<n>` runs attempt n.
+Watch   a stall is the age of the newest frame, whatever the socket says.
+Never   blocks another stream, repeats a URL, or lets a frame of an ended attempt through: an
+        attempt that does not end in time is cut off from the stream and left to die alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+
+from liveedge.core.clock import Clock
+from liveedge.core.errors import SourceUnavailable
+from liveedge.core.tasks import OwnedThread
+from liveedge.frames.frame import Frame, Pixels
+from liveedge.media.source import FrameTarget, Health, Source, SourceLost, SourceStatus
+
+log = logging.getLogger("liveedge.media")
+
+_LONGEST_LOOK_S = 3600.0  # the supervisor is woken by events; this only bounds its wait
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisorSettings:
+    """Patience with a source."""
+
+    open_within_s: float = 15.0
+    first_frame_within_s: float = 30.0  # a camera may send key frames 10 s apart
+    backoff_first_s: float = 0.5
+    backoff_max_s: float = 10.0
+    jitter: float = (
+        0.3  # a wait is up to this fraction longer, so that cameras do not retry in step
+    )
+    stop_grace_s: float = 3.0  # an attempt that takes longer to end is abandoned
+
+
+class Backoff:
+    """Waits that double up to a limit, each a little longer by chance."""
+
+    def __init__(self, settings: SupervisorSettings, rng: random.Random) -> None:
+        self._settings = settings
+        self._rng = rng
+        self._step_s = settings.backoff_first_s
+
+    def next_s(self) -> float:
+        wait_s = self._step_s * (1 + self._settings.jitter * self._rng.random())
+        self._step_s = min(self._step_s * 2, self._settings.backoff_max_s)
+        return wait_s
+
+    def reset(self) -> None:
+        self._step_s = self._settings.backoff_first_s
+
+
+class Supervisor:
+    """One source, kept alive until `stop`.
+
+    `start`, `status` and `stop` may be called from any thread; `stop` blocks.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        target: FrameTarget,
+        *,
+        clock: Clock,
+        name: str,
+        settings: SupervisorSettings | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._source = source
+        self._clock = clock
+        self._name = name
+        self._settings = settings or SupervisorSettings()
+        self._backoff = Backoff(self._settings, rng or random.Random())
+        self._board = _Board(target, clock=clock)
+        self._thread = OwnedThread(f"source:{name}", self._supervise)
+        self._n_attempts = 0
+        self._last_reason = ""
+        self._open_by_s = 0.0
+
+    def start(self) -> None:
+        self._open_by_s = self._clock.monotonic_s() + self._settings.open_within_s
+        self._thread.start()
+
+    async def opened(self) -> None:
+        """Return once the source has opened; raise `SourceUnavailable` if it did not in time."""
+        # Shielded: a caller that gives up must not cancel the future for the others.
+        await asyncio.shield(asyncio.wrap_future(self._board.opened))
+
+    def wait_opened(self, timeout_s: float) -> None:
+        """The same for a thread, which waits `timeout_s` of real time at most."""
+        self._board.opened.result(timeout_s)
+
+    def status(self) -> SourceStatus:
+        return self._board.status
+
+    def stop(self, timeout_s: float = 5.0) -> bool:
+        """End the source; True if its threads ended in time. No frame arrives after this."""
+        self._board.cut()
+        self._thread.stopping.set()
+        self._board.wake.set()
+        ended = self._thread.stop(timeout_s)
+        self._board.fail(SourceUnavailable("the stream was ended while its source was opening"))
+        return ended
+
+    def _supervise(self, stopping: threading.Event) -> None:
+        try:
+            while self._run_once(stopping) and self._pause(stopping):
+                pass
+        finally:
+            self._board.show("ended", "" if stopping.is_set() else self._last_reason)
+            self._board.fail(SourceUnavailable(self._failure()))
+
+    def _pause(self, stopping: threading.Event) -> bool:
+        """Wait before the next attempt; False if there shall be none."""
+        wait_s = self._backoff.next_s()
+        if self._board.opened.done():
+            return not self._clock.wait(stopping, wait_s)
+        left_s = self._open_left_s()
+        return not self._clock.wait(stopping, min(wait_s, left_s)) and wait_s < left_s
+
+    def _run_once(self, stopping: threading.Event) -> bool:
+        """One attempt; True if another one shall follow."""
+        self._n_attempts += 1
+        attempt = _Attempt(self._board)
+        thread = OwnedThread(
+            f"source:{self._name}:{self._n_attempts}",
+            lambda stop: attempt.run(self._source, stop),
+        )
+        thread.start()
+        stall = self._watch(attempt, stopping)
+        attempt.cut()
+        if not thread.stop(self._settings.stop_grace_s):
+            log.warning("%s did not end in time and was abandoned", thread.name)
+        if attempt.delivered:
+            self._backoff.reset()
+        if stopping.is_set():
+            return False
+        return self._judge(stall or attempt.loss or _crash(thread.error), thread)
+
+    def _watch(self, attempt: _Attempt, stopping: threading.Event) -> SourceLost | None:
+        """Wait until the attempt ends (None) or has to be ended (why)."""
+        while not (attempt.done or stopping.is_set()):
+            now_s = self._clock.monotonic_s()
+            if not self._board.opened.done() and now_s >= self._open_by_s:
+                return SourceLost("timed out", hopeless=True)
+            stalled = self._is_stalled(attempt, now_s)
+            if stalled and self._source.restart_on_stall:
+                return stalled
+            if stalled:
+                self._board.stalled(stalled.reason)
+            self._clock.wait(self._board.wake, self._next_look_s(attempt, now_s))
+            self._board.wake.clear()
+        return None
+
+    def _is_stalled(self, attempt: _Attempt, now_s: float) -> SourceLost | None:
+        limit_s = self._patience_s(attempt)
+        if limit_s is None or now_s - attempt.newest_s < limit_s:
+            return None
+        if not attempt.opened:
+            return SourceLost("timed out")
+        return SourceLost(f"no frame for {limit_s:g} s")
+
+    def _patience_s(self, attempt: _Attempt) -> float | None:
+        """How long the attempt may be silent in its present phase; None: for ever."""
+        if not attempt.opened:
+            return self._settings.open_within_s
+        if attempt.delivered or self._source.stall_after_s is None:
+            return self._source.stall_after_s
+        return self._settings.first_frame_within_s if self._source.restart_on_stall else None
+
+    def _next_look_s(self, attempt: _Attempt, now_s: float) -> float:
+        """Seconds until something may have to be decided without being woken."""
+        looks = [_LONGEST_LOOK_S]
+        if not self._board.opened.done():
+            looks.append(self._open_left_s())
+        limit_s = self._patience_s(attempt)
+        if limit_s is not None:
+            left_s = attempt.newest_s + limit_s - now_s
+            looks.append(left_s if left_s > 0 else limit_s)
+        return min(looks)
+
+    def _judge(self, loss: SourceLost | None, thread: OwnedThread) -> bool:
+        if loss is None:  # the source returned: its end
+            self._last_reason = "the source has ended"
+            return False
+        self._last_reason = loss.reason
+        if not self._board.opened.done():
+            return not loss.hopeless
+        self._board.reconnecting(loss.reason)
+        log.info("%s lost: %s", thread.name, loss.reason)
+        return True
+
+    def _open_left_s(self) -> float:
+        return max(0.0, self._open_by_s - self._clock.monotonic_s())
+
+    def _failure(self) -> str:
+        kind, n = self._source.kind, self._n_attempts
+        tries = "1 attempt" if n == 1 else f"{n} attempts"
+        return f"the {kind} source could not be opened: {self._last_reason} ({tries})"
+
+
+class _Board:
+    """What is known about the source, shared by its attempts. Any thread."""
+
+    def __init__(self, target: FrameTarget, *, clock: Clock) -> None:
+        self.target = target
+        self.clock = clock
+        self.opened: Future[None] = Future()
+        self.wake = threading.Event()
+        self.lock = threading.RLock()
+        self.is_cut = False
+        self.status = SourceStatus(health="reconnecting", reason="opening")
+
+    def cut(self) -> None:
+        with self.lock:
+            self.is_cut = True
+
+    def show(self, health: Health, reason: str, *, codec: str | None = None) -> None:
+        with self.lock:
+            codec = codec or self.status.codec
+            self.status = replace(self.status, health=health, reason=reason, codec=codec)
+
+    def stalled(self, reason: str) -> None:
+        with self.lock:
+            if self.status.health != "stalled":
+                self.target.mark_gap()
+                self.show("stalled", reason)
+
+    def reconnecting(self, reason: str) -> None:
+        with self.lock:
+            self.target.mark_gap()
+            n = self.status.reconnects + 1
+            self.status = replace(self.status, health="reconnecting", reason=reason, reconnects=n)
+
+    def count(self, *, received: int = 0, broken: int = 0) -> None:
+        with self.lock:
+            self.status = replace(
+                self.status,
+                received_frames=self.status.received_frames + received,
+                broken_frames=self.status.broken_frames + broken,
+            )
+
+    def succeed(self) -> None:
+        with self.lock:
+            if not self.opened.done():
+                self.opened.set_result(None)
+        self.wake.set()  # the time allowed for opening no longer counts
+
+    def fail(self, error: SourceUnavailable) -> None:
+        with self.lock:
+            if not self.opened.done():
+                self.opened.set_exception(error)
+
+
+class _Attempt:
+    """The sink of one run of the source; after `cut` nothing goes through it."""
+
+    def __init__(self, board: _Board) -> None:
+        self._board = board
+        self._cut = False
+        self.done = False
+        self.opened = False
+        self.delivered = False
+        self.loss: SourceLost | None = None
+        self.newest_s = board.clock.monotonic_s()  # newest sign of life: start, opening, frame
+
+    def run(self, source: Source, stopping: threading.Event) -> None:
+        try:
+            source.run(self, stopping)
+        except SourceLost as loss:
+            self.loss = loss
+        finally:
+            self.done = True
+            self._board.wake.set()
+
+    def cut(self) -> None:
+        with self._board.lock:
+            self._cut = True
+
+    def frame(
+        self, pixels: Pixels, *, source_time_s: float | None = None, corrupt: bool = False
+    ) -> Frame | None:
+        board = self._board
+        with board.lock:
+            if self._cut or board.is_cut:
+                return None
+            frame = board.target.publish(pixels, source_time_s=source_time_s, corrupt=corrupt)
+            if frame is None:
+                return None
+            self.newest_s = board.clock.monotonic_s()
+            board.count(received=1)
+            if not self.delivered or board.status.health != "live":
+                board.show("live", "")
+                self._opened()
+                self.delivered = True
+                board.wake.set()  # from now on a stall is judged by the age of frames
+            return frame
+
+    def state(self, health: Health, reason: str = "", *, codec: str | None = None) -> None:
+        with self._board.lock:
+            if self._cut or self._board.is_cut:
+                return
+            self._board.show(health, reason, codec=codec)
+            self._opened()
+
+    def _opened(self) -> None:
+        if not self.opened:
+            self.opened = True
+            self.newest_s = self._board.clock.monotonic_s()
+            self._board.succeed()
+
+    def broken(self, count: int = 1) -> None:
+        with self._board.lock:
+            if not (self._cut or self._board.is_cut):
+                self._board.target.count_dropped("undecodable", n=count)
+                self._board.count(broken=count)
+
+
+def _crash(error: BaseException | None) -> SourceLost | None:
+    return None if error is None else SourceLost("internal error in the source, see the log")

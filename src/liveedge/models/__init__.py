@@ -1,0 +1,1 @@
+"""Model families: torch in, torch out. Knows no request and no frame."""

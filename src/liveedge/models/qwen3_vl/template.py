@@ -1,0 +1,133 @@
+"""The checkpoint's chat template, run in a sandbox, with users' text kept apart from it.
+
+A special token counts only where the template wrote it. What a user types is marked before
+rendering: every special token inside it, and every beginning of one at its end, is broken by a
+private character that the caller removes after the special tokens have been found. So a user who
+types `<|im_end|>` or `<|image_pad|>` sends those letters, whatever the template joins.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import jinja2
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from liveedge.core.errors import CheckpointInvalid, RequestInvalid
+from liveedge.models.qwen3_vl.config import read_json
+
+MARK: Final = "\U000f0000"  # private use; a user's own ones are dropped
+
+
+class ChatTemplate:
+    """Renders messages. Immutable after construction; any thread."""
+
+    def __init__(self, folder: Path, special: Sequence[str]) -> None:
+        source = _source(folder)
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _refuse
+        try:
+            self._template = environment.from_string(source)
+        except jinja2.TemplateError as error:
+            raise CheckpointInvalid(f"{folder}: the chat template is wrong: {error}") from error
+        self._constants = _named_tokens(folder)
+        self._dangerous = _dangerous(special)
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool,
+    ) -> str:
+        """The prompt as text, with users' special tokens marked; `unmark` each piece of it."""
+        try:
+            return self._template.render(
+                messages=self._mark(messages),
+                tools=self._mark(tools) or None,
+                add_generation_prompt=add_generation_prompt,
+                **self._constants,
+            )
+        except jinja2.TemplateError as error:
+            raise RequestInvalid(
+                f"the model's chat template refuses these messages: {error}",
+                loc=("body", "messages"),
+            ) from error
+
+    def _mark(self, value: Any) -> Any:  # noqa: ANN401  JSON values
+        if isinstance(value, str):
+            return self._dangerous.sub(_break, value.replace(MARK, ""))
+        if isinstance(value, Mapping):
+            return {self._mark(key): self._mark(item) for key, item in value.items()}
+        if isinstance(value, Sequence):
+            return [self._mark(item) for item in value]
+        return value
+
+
+def unmark(text: str) -> str:
+    """The text as the user wrote it."""
+    return text.replace(MARK, "")
+
+
+def _break(match: re.Match[str]) -> str:
+    token = match.group()
+    return token[0] + MARK + token[1:]
+
+
+def _dangerous(special: Sequence[str]) -> re.Pattern[str]:
+    """Special tokens anywhere, and beginnings of one at the end of a text, before any space."""
+    whole = sorted(special, key=len, reverse=True)
+    starts = sorted({token[:n] for token in special for n in range(1, len(token))}, key=len)
+    words = "|".join(map(re.escape, whole)) or r"(?!)"
+    tails = "|".join(map(re.escape, reversed(starts))) or r"(?!)"
+    return re.compile(rf"{words}|(?:{tails})(?=\s*\Z)")
+
+
+def _source(folder: Path) -> str:
+    """The template's text: its own file, else inside one of the two JSON files that may hold it."""
+    own = folder / "chat_template.jinja"
+    if own.exists():
+        return own.read_text(encoding="utf-8")
+    for name in ("chat_template.json", "tokenizer_config.json"):
+        if (folder / name).exists():
+            found = _default(read_json(folder / name).values.get("chat_template"))
+            if found is not None:
+                return found
+    raise CheckpointInvalid(f"{folder} has no chat template: add chat_template.jinja")
+
+
+def _default(value: Any) -> str | None:  # noqa: ANN401  JSON values
+    if isinstance(value, list):
+        value = {entry.get("name"): entry.get("template") for entry in value}.get("default")
+    return value if isinstance(value, str) else None
+
+
+def _named_tokens(folder: Path) -> dict[str, str]:
+    """`bos_token` and the like, which templates may use as variables."""
+    path = folder / "tokenizer_config.json"
+    values = read_json(path).values if path.exists() else {}
+    named: dict[str, str] = {}
+    for key in ("bos_token", "eos_token", "pad_token", "unk_token"):
+        token = values.get(key)
+        text = token.get("content") if isinstance(token, Mapping) else token
+        if isinstance(text, str):
+            named[key] = text
+    return named
+
+
+def _to_json(value: Any, indent: int | None = None, **options: Any) -> str:  # noqa: ANN401
+    # jinja2's own filter escapes HTML, which no chat template expects.
+    options.setdefault("ensure_ascii", False)
+    return json.dumps(value, indent=indent, **options)
+
+
+def _refuse(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)

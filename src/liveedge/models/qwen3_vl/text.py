@@ -1,0 +1,156 @@
+"""The text model: embeddings to hidden states to logits, with attention given by the caller.
+
+Where keys and values live (a training batch, a slot, many slots) is not decided here: every layer
+hands its rotated q and k to `attend`. Rotary cosines are computed once per call. Differentiable:
+nothing is written in place.
+Shapes    B sequences, T tokens, D hidden size, Hq / Hkv query / key heads, d head width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from liveedge.models.qwen3_vl.config import TextConfig
+from liveedge.models.qwen3_vl.layers import activation, init_weights, rotate
+
+
+class Attend(Protocol):
+    """Scaled dot-product attention of one layer, over whatever keys the caller keeps."""
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """q [B, Hq, T, d], k and v [B, Hkv, T, d] of the new tokens -> [B, Hq, T, d]."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Deepstack:
+    """Visual features that enter after the first layers: one tensor per layer, in order."""
+
+    index: Tensor  # [n] int64, places in the flattened [B * T] tokens
+    features: Sequence[Tensor]  # each [n, D]
+
+
+def causal(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # noqa: ARG001  an `Attend`
+    """Attention of a whole sequence from its start, nothing kept: training and references."""
+    return functional.scaled_dot_product_attention(
+        q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1]
+    )
+
+
+class TextModel(nn.Module):
+    """Embedding table, layers and head; made from a configuration alone, weights random."""
+
+    def __init__(self, config: TextConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(Layer(config, number) for number in range(config.n_layers))
+        self.norm = RMSNorm(config.hidden_size, eps=config.rms_eps)
+        self.lm_head = (
+            None if config.tied else nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        )
+        init_weights(self, std=config.init_std)
+
+    def forward(
+        self, embeds: Tensor, positions: Tensor, attend: Attend, deepstack: Deepstack | None = None
+    ) -> Tensor:
+        """Hidden states [B, T, D] of embeddings [B, T, D] at positions [3, B, T] int64."""
+        cos, sin = rotary(positions, self.config, embeds.dtype)
+        x = embeds
+        for number, layer in enumerate(self.layers):
+            x = layer(x, cos, sin, attend)
+            if deepstack is not None and number < len(deepstack.features):
+                x = _add_at(x, deepstack.index, deepstack.features[number])
+        return self.norm(x)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """[...] int64 -> [..., D]."""
+        return self.embed_tokens(ids)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[..., D] -> [..., vocab]."""
+        head = self.embed_tokens if self.lm_head is None else self.lm_head
+        return functional.linear(hidden, head.weight)
+
+
+class Layer(nn.Module):
+    """Pre-norm attention (normalised q and k, rotary) and a gated MLP."""
+
+    def __init__(self, config: TextConfig, number: int) -> None:
+        super().__init__()
+        dim, width = config.hidden_size, config.head_dim
+        self.number = number
+        self.head_dim = width
+        self.n_heads = (config.n_heads, config.n_kv_heads, config.n_kv_heads)
+        self.attn_norm = RMSNorm(dim, eps=config.rms_eps)
+        self.qkv = nn.Linear(dim, sum(self.n_heads) * width, bias=config.attention_bias)
+        self.q_norm = RMSNorm(width, eps=config.rms_eps)
+        self.k_norm = RMSNorm(width, eps=config.rms_eps)
+        self.o_proj = nn.Linear(config.n_heads * width, dim, bias=config.attention_bias)
+        self.mlp_norm = RMSNorm(dim, eps=config.rms_eps)
+        self.gate_up = nn.Linear(dim, 2 * config.intermediate_size, bias=False)
+        self.down = nn.Linear(config.intermediate_size, dim, bias=False)
+        self.act = activation(config.activation)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
+        x = x + self._attention(self.attn_norm(x), cos, sin, attend)
+        gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
+        return x + self.down(self.act(gate) * up)
+
+    def _attention(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
+        n_sequences, n_tokens, _ = x.shape
+        heads = self.qkv(x).view(n_sequences, n_tokens, -1, self.head_dim)
+        q, k, v = heads.split(self.n_heads, dim=2)
+        q = rotate(self.q_norm(q).transpose(1, 2), cos, sin)
+        k = rotate(self.k_norm(k).transpose(1, 2), cos, sin)
+        out = attend(self.number, q, k, v.transpose(1, 2))
+        return self.o_proj(out.transpose(1, 2).reshape(n_sequences, n_tokens, -1))
+
+
+class RMSNorm(nn.Module):
+    """Root mean square norm in float32, scaled in the weights' type, as the reference does it."""
+
+    def __init__(self, dim: int, *, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.float()
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
+        return self.weight * wide.to(x.dtype)
+
+
+def rotary(positions: Tensor, config: TextConfig, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosine and sine [B, 1, T, d] for positions [3, B, T]: interleaved M-RoPE."""
+    frequency, axis = rotary_plan(config, positions.device)
+    chosen = positions.float()[axis].permute(1, 2, 0)  # [B, T, d / 2]
+    angles = chosen * frequency
+    cos, sin = angles.cos(), angles.sin()
+    cos, sin = torch.cat((cos, cos), -1), torch.cat((sin, sin), -1)
+    return cos.to(dtype)[:, None], sin.to(dtype)[:, None]
+
+
+@lru_cache(maxsize=8)
+def rotary_plan(config: TextConfig, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Frequencies [d / 2], and which of (time, height, width) turns each of them."""
+    with torch.inference_mode(mode=False):  # a remembered tensor must also serve training
+        width = config.head_dim
+        steps = torch.arange(0, width, 2, dtype=torch.float) / width
+        frequency = 1.0 / (config.rope_theta**steps)
+        axis = torch.zeros(width // 2, dtype=torch.long)
+        for number, count in enumerate(config.mrope_section[1:], start=1):
+            axis[number : 3 * count : 3] = number
+        return frequency.to(device), axis.to(device)
+
+
+def _add_at(x: Tensor, index: Tensor, features: Tensor) -> Tensor:
+    flat = x.reshape(-1, x.shape[-1])
+    return flat.index_add(0, index, features.to(x.dtype)).view_as(x)

@@ -1,0 +1,1 @@
+"""What the product does, without HTTP: streams with leases, questions with evidence."""

@@ -1,0 +1,269 @@
+"""From a question to its answer: the path of a question, in the order of the checks.
+
+1. the model is there                                  `service.models`
+2. the parts are well-formed                           `service.parts`
+3. the streams exist and belong to the tenant, and the region is ours
+4. the references become frames, fresh enough          `service.lookup`
+5. there is room for one more question                 `service.limits`
+6. uploads are decoded                                 `service.uploads`
+7. the prompt is made, counted and checked             `service.prompt`, engine `prepare`
+8. the engine answers; what fails up to the first token fails before the first event
+
+Leaving `answer` early, or cancelling it, ends the work in every one of these phases.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeGuard
+
+from liveedge.core.clock import Clock
+from liveedge.core.errors import (
+    DeadlineExceeded,
+    ModelVideoUnsupported,
+    ParameterUnsupported,
+    RegionMismatch,
+)
+from liveedge.engine.interface import Engine, PreparedRequest
+from liveedge.engine.request import Delta, Failed, Finished, GenerateRequest, SamplingParams
+from liveedge.frames.refs import SegmentRef
+from liveedge.frames.store import FrameStore
+from liveedge.service.limits import Budget
+from liveedge.service.lookup import Found, find
+from liveedge.service.merge import merged
+from liveedge.service.models import ModelHost
+from liveedge.service.parts import Part, Reference, Upload, parse_turns
+from liveedge.service.prompt import Media, Prompt, make_prompt
+from liveedge.service.question import AnswerEvent, ChoiceEnd, Question, Report, TextDelta
+from liveedge.service.streams import Streams
+from liveedge.service.uploads import Uploaded, UploadLimits, decode
+from liveedge.service.workers import Workers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskSettings:
+    """What is not in the question."""
+
+    timeout_ms: int = 30_000
+    region: str = "local"
+    is_regional: bool = False  # several regions: a question for another one is refused
+    uploads: UploadLimits = field(default_factory=UploadLimits)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Course:
+    """When things happened to one question, monotonic."""
+
+    admitted_s: float
+    deadline_s: float
+    submitted_s: float = 0.0
+    first_token_s: dict[int, float] = field(default_factory=dict)  # by choice
+
+
+class Asker:
+    """Answers questions."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        models: ModelHost,
+        streams: Streams,
+        workers: Workers,
+        in_progress: Budget,
+        settings: AskSettings,
+    ) -> None:
+        self._clock = clock
+        self._models = models
+        self._streams = streams
+        self._workers = workers
+        self._in_progress = in_progress
+        self._settings = settings
+
+    async def answer(self, question: Question) -> AsyncGenerator[AnswerEvent, None]:
+        """Text of each choice as it comes, and each choice's end. Hold it with `aclosing`."""
+        now_s = self._clock.monotonic_s()
+        timeout_ms = question.timeout_ms or self._settings.timeout_ms
+        course = _Course(admitted_s=now_s, deadline_s=now_s + timeout_ms / 1000)
+        engine = self._models.require(question.model)
+        parts = _checked_parts(question)
+        found, stores = await self._look_up(question, parts, course, engine)
+        with self._in_progress.hold():
+            uploaded = await self._decode(parts)
+            media = Media(
+                tenant=question.tenant,
+                found=found,
+                uploaded=uploaded,
+                load=lambda stream_id, index: stores[stream_id].load(index),
+            )
+            prompt = make_prompt(question.turns, parts, media)
+            prepared = await self._prepare(engine, question, prompt, course)
+            async with aclosing(self._events(engine, prepared, question, prompt, course)) as events:
+                async for event in events:
+                    yield event
+
+    async def _look_up(
+        self,
+        question: Question,
+        parts: Sequence[Sequence[Part]],
+        course: _Course,
+        engine: Engine,
+    ) -> tuple[dict[str, Found], Mapping[str, FrameStore]]:
+        references = [p for turn in parts for p in turn if isinstance(p, Reference)]
+        stream_ids = dict.fromkeys(item.ref.stream_id for item in references)
+        stores = self._streams.stores(question.tenant, stream_ids)
+        self._check_region(question)
+        found = await find(
+            references,
+            access=lambda: self._streams.stores(question.tenant, stream_ids),
+            max_age_ms=question.max_age_ms,
+            deadline_s=course.deadline_s,
+            clock=self._clock,
+        )
+        if not engine.model.supports_video:
+            _refuse_video(parts, engine)
+        by_place = {item.where: one for item, one in zip(references, found, strict=True)}
+        return by_place, stores
+
+    def _check_region(self, question: Question) -> None:
+        ours, asked = self._settings.region, question.region
+        if self._settings.is_regional and asked is not None and asked != ours:
+            raise RegionMismatch("this is another region", expected=ours, requested=asked)
+
+    async def _decode(self, parts: Sequence[Sequence[Part]]) -> dict[str, Uploaded]:
+        uploads = [p for turn in parts for p in turn if isinstance(p, Upload)]
+        limits = self._settings.uploads
+        stopping = threading.Event()
+        try:
+            return {
+                upload.where: await self._workers.run(
+                    partial(decode, upload, limits=limits, stopping=stopping)
+                )
+                for upload in uploads
+            }
+        finally:
+            stopping.set()
+
+    async def _prepare(
+        self, engine: Engine, question: Question, prompt: Prompt, course: _Course
+    ) -> PreparedRequest:
+        request = GenerateRequest(
+            request_id=question.request_id,
+            messages=prompt.messages,
+            sampling=question.sampling,
+            json_schema=question.json_schema,
+            priority=question.priority,
+            deadline_s=course.deadline_s,
+        )
+        prepared = await self._workers.run(lambda: engine.prepare(request))
+        course.submitted_s = self._clock.monotonic_s()
+        if course.submitted_s >= course.deadline_s:
+            raise DeadlineExceeded("the deadline passed before the question reached the model")
+        return prepared
+
+    async def _events(
+        self,
+        engine: Engine,
+        prepared: PreparedRequest,
+        question: Question,
+        prompt: Prompt,
+        course: _Course,
+    ) -> AsyncGenerator[AnswerEvent, None]:
+        runs = [engine.generate(one) for one in _choices(prepared, question.n)]
+        async with aclosing(merged(runs)) as events:
+            async for choice, event in events:
+                match event:
+                    case Delta():
+                        course.first_token_s.setdefault(choice, self._clock.monotonic_s())
+                        yield TextDelta(choice=choice, text=event.text, logprobs=event.logprobs)
+                    case Finished():
+                        report = self._report(choice, event, question, prompt, course)
+                        yield ChoiceEnd(choice=choice, reason=event.reason, report=report)
+                    case Failed():
+                        raise event.error
+
+    def _report(
+        self,
+        choice: int,
+        end: Finished,
+        question: Question,
+        prompt: Prompt,
+        course: _Course,
+    ) -> Report:
+        now_s = self._clock.monotonic_s()
+        first_s = course.first_token_s.get(choice, now_s)
+        newest = prompt.newest
+        age_ms = None
+        if newest is not None and newest.arrived_s is not None:
+            age_ms = round((first_s - newest.arrived_s) * 1000)
+        return Report(
+            prompt_tokens=end.usage.prompt_tokens,
+            completion_tokens=end.usage.completion_tokens,
+            cached_tokens=end.usage.cached_tokens,
+            image_tokens=end.usage.image_tokens,
+            frames=prompt.uses(end.usage.media),
+            evidence_at_ms=None if newest is None else newest.captured_at_ms,
+            age_ms=age_ms,
+            timings_ms=_timings_ms(end, course, first_s=first_s, now_s=now_s),
+            corrupt_frames=prompt.n_broken,
+            thread_id=question.thread_id,
+        )
+
+
+def _checked_parts(question: Question) -> tuple[tuple[Part, ...], ...]:
+    if question.unsupported:
+        raise ParameterUnsupported(
+            f"{', '.join(question.unsupported)}: this server cannot honour it yet, and ignoring it"
+            " would change the answer; leave it out"
+        )
+    return parse_turns(question.turns)
+
+
+def _refuse_video(parts: Sequence[Sequence[Part]], engine: Engine) -> None:
+    for part in (part for turn in parts for part in turn):
+        if _is_video(part):
+            raise ModelVideoUnsupported(
+                f"{part.where} is a video, and {engine.model.model_id} takes pictures only;"
+                " use image_url"
+            )
+
+
+def _is_video(part: Part) -> TypeGuard[Reference | Upload]:
+    if isinstance(part, Upload):
+        return part.kind == "video"
+    return isinstance(part, Reference) and isinstance(part.ref, SegmentRef)
+
+
+def _choices(prepared: PreparedRequest, n: int) -> list[PreparedRequest]:
+    """One run per choice; with a seed each choice has its own, so that they differ."""
+    return [prepared] if n == 1 else [_choice(prepared, i) for i in range(n)]
+
+
+def _choice(prepared: PreparedRequest, i: int) -> PreparedRequest:
+    request = prepared.request
+    sampling: SamplingParams = request.sampling
+    if sampling.seed is not None:
+        sampling = replace(sampling, seed=sampling.seed + i)
+    run = replace(request, request_id=f"{request.request_id}-{i}", sampling=sampling)
+    return replace(prepared, request=run)
+
+
+def _timings_ms(
+    end: Finished, course: _Course, *, first_s: float, now_s: float
+) -> dict[str, float]:
+    spent = end.timings
+    values = {
+        "resolve": (course.submitted_s - course.admitted_s) * 1000,
+        "queue": spent.queue_ms,
+        "preprocess": spent.preprocess_ms,
+        "encode": spent.encode_ms,
+        "prefill": spent.prefill_ms,
+        "first_token": (first_s - course.admitted_s) * 1000,
+        "decode": spent.decode_ms,
+        "total": (now_s - course.admitted_s) * 1000,
+    }
+    return {stage: round(ms, 2) for stage, ms in values.items()}

@@ -1,0 +1,113 @@
+"""From references to frames: all of a question against snapshots of one instant, fresh enough.
+
+Resolution itself is pure (`frames.resolve`); here are the instant, the freshness bound and the wait
+for a newer frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from liveedge.core.clock import Clock
+from liveedge.core.errors import FrameStale
+from liveedge.frames.refs import ImageRef
+from liveedge.frames.resolve import Pick, resolve_image, resolve_segment
+from liveedge.frames.snapshot import Snapshot
+from liveedge.frames.store import FrameStore
+from liveedge.service.parts import Reference, naming
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The frames of one reference, oldest first."""
+
+    picks: tuple[Pick, ...]
+    at_live_edge: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Stale:
+    """A reference whose newest frame is older than its bound."""
+
+    where: str
+    stream_id: str
+    age_ms: int
+    bound_ms: int
+    newest_index: int
+    can_get_fresh: bool  # a newer frame of the stream may satisfy the bound
+
+    def error(self) -> FrameStale:
+        advice = (
+            "no newer frame came before the deadline"
+            if self.can_get_fresh
+            else "the reference names the past; raise max_age_ms or ask for a newer frame"
+        )
+        return FrameStale(
+            f"{self.where}: the newest frame used of stream {self.stream_id} is {self.age_ms} ms"
+            f" old, max_age_ms is {self.bound_ms}; {advice}"
+        )
+
+
+async def find(
+    references: Sequence[Reference],
+    *,
+    access: Callable[[], Mapping[str, FrameStore]],
+    max_age_ms: int | None,
+    deadline_s: float,
+    clock: Clock,
+) -> tuple[Found, ...]:
+    """Resolve all references at one instant, waiting for newer frames where a bound asks for it.
+
+    `access` gives the stores by stream id and raises when a stream is gone; it is asked again after
+    every wait.
+    """
+    while True:
+        stores = access()
+        snapshots = {stream_id: store.snapshot() for stream_id, store in stores.items()}
+        found = tuple(_resolve(item, snapshots[item.ref.stream_id]) for item in references)
+        stale = _first_stale(references, found, snapshots, max_age_ms)
+        if stale is None:
+            return found
+        left_s = deadline_s - clock.monotonic_s()
+        if not stale.can_get_fresh or left_s <= 0:
+            raise stale.error()
+        newer = await stores[stale.stream_id].wait_newer(stale.newest_index, left_s)
+        if newer is None:
+            access()  # a stream that ended is not found, which says more than stale
+            raise stale.error()
+
+
+def _resolve(item: Reference, snapshot: Snapshot) -> Found:
+    with naming(item.where):
+        if isinstance(item.ref, ImageRef):
+            return Found((resolve_image(item.ref, snapshot),), at_live_edge=False)
+        segment = resolve_segment(item.ref, snapshot)
+        return Found(segment.picks, segment.at_live_edge)
+
+
+def _first_stale(
+    references: Sequence[Reference],
+    found: Sequence[Found],
+    snapshots: Mapping[str, Snapshot],
+    default_ms: int | None,
+) -> _Stale | None:
+    for item, frames in zip(references, found, strict=True):
+        bound_ms = item.ref.max_age_ms or default_ms
+        snapshot = snapshots[item.ref.stream_id]
+        age_ms = (snapshot.taken_at_s - frames.picks[-1].arrived_s) * 1000
+        if bound_ms is None or age_ms <= bound_ms:
+            continue
+        return _Stale(
+            where=item.where,
+            stream_id=snapshot.stream_id,
+            age_ms=int(age_ms),
+            bound_ms=bound_ms,
+            newest_index=snapshot.n_produced - 1,
+            can_get_fresh=frames.at_live_edge or _newest_age_ms(snapshot) > bound_ms,
+        )
+    return None
+
+
+def _newest_age_ms(snapshot: Snapshot) -> float:
+    return float((snapshot.taken_at_s - snapshot.arrived_s[-1]) * 1000)

@@ -1,0 +1,152 @@
+"""The models that can be asked, by id and alias, while they load and afterwards.
+
+Owns    the loader thread and, once loaded, the engine.
+Thread  `liveedge-load` loads; everything else is called from the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Literal
+
+from liveedge.core.clock import Clock
+from liveedge.core.errors import LiveEdgeError, ModelNotFound, ModelUnavailable
+from liveedge.core.tasks import OwnedThread
+from liveedge.engine.interface import Engine, EngineStatus
+
+log = logging.getLogger("liveedge.models")
+
+RETRY_WHILE_LOADING_S = 2.0
+RETRY_AFTER_FAILURE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelEntry:
+    """One line of `GET /models`. Facts that only a loaded model knows are None before."""
+
+    id: str
+    created_s: int
+    status: Literal["ready", "unavailable"]
+    max_model_len: int | None
+    modalities: tuple[str, ...] | None
+    alias_of: str | None = None
+
+
+class ModelHost:
+    """One local model. It can be named at once and asked as soon as it has loaded."""
+
+    def __init__(
+        self,
+        *,
+        model_id: str,
+        load: Callable[[], Engine],
+        clock: Clock,
+        aliases: Mapping[str, str] | None = None,
+    ) -> None:
+        self.model_id = model_id
+        self._load = load
+        self._aliases = dict(aliases or {})
+        self._created_s = clock.wall_ms() // 1000
+        self._engine: Future[Engine] = Future()
+        self._thread = OwnedThread("liveedge-load", self._run)
+        self._closed = False
+
+    def start(self) -> None:
+        """Begin to load; returns at once."""
+        self._thread.start()
+
+    @property
+    def engine(self) -> Engine | None:
+        """The engine once it exists, which may be before it is ready."""
+        if self._engine.done() and self._engine.exception() is None:
+            return self._engine.result()
+        return None
+
+    def status(self) -> EngineStatus:
+        if self._closed:
+            return "closed"
+        if not self._engine.done():
+            return "loading"
+        return "failed" if self.engine is None else self.engine.status()
+
+    async def ready(self) -> Engine:
+        """The engine, once it answers. Raises what made loading fail."""
+        engine = await asyncio.shield(asyncio.wrap_future(self._engine))
+        await engine.ready()
+        return engine
+
+    def require(self, name: str) -> Engine:
+        """The engine behind an id or alias. Raises ModelNotFound or ModelUnavailable."""
+        if name != self.model_id and self._aliases.get(name) != self.model_id:
+            raise ModelNotFound(f"there is no model {name[:200]!r}; GET /models lists what there is")
+        self.require_ready()
+        engine = self.engine
+        assert engine is not None
+        return engine
+
+    def require_ready(self) -> None:
+        """Raise ModelUnavailable unless the model answers."""
+        match self.status():
+            case "ready":
+                return
+            case "loading":
+                raise ModelUnavailable(
+                    f"{self.model_id} is loading; retry in a moment",
+                    retry_after_s=RETRY_WHILE_LOADING_S,
+                )
+            case "failed":
+                raise ModelUnavailable(
+                    f"{self.model_id} could not be loaded; the server's log says why",
+                    retry_after_s=RETRY_AFTER_FAILURE_S,
+                )
+            case "closed":
+                raise ModelUnavailable(
+                    f"{self.model_id} is stopping", retry_after_s=RETRY_AFTER_FAILURE_S
+                )
+
+    def entries(self) -> tuple[ModelEntry, ...]:
+        """The model under its own id, then under each alias."""
+        names = [(self.model_id, None), *((name, of) for name, of in self._aliases.items())]
+        return tuple(self._entry(name, of) for name, of in names)
+
+    def _entry(self, name: str, alias_of: str | None) -> ModelEntry:
+        is_ready = self.status() == "ready"
+        model = self.engine.model if is_ready and self.engine is not None else None
+        modalities: tuple[str, ...] | None = None
+        if model is not None:
+            modalities = ("text", "image", "video") if model.supports_video else ("text", "image")
+        return ModelEntry(
+            id=name,
+            created_s=self._created_s,
+            status="ready" if is_ready else "unavailable",
+            max_model_len=None if model is None else model.max_model_len,
+            modalities=modalities,
+            alias_of=alias_of,
+        )
+
+    def close(self) -> None:
+        """Stop the engine. One that is still loading is stopped when it has loaded."""
+        self._closed = True
+        self._engine.add_done_callback(_close_engine)
+
+    def _run(self, _stopping: threading.Event) -> None:
+        try:
+            engine = self._load()
+        except LiveEdgeError as error:
+            log.error("model %s could not be loaded: %s", self.model_id, error.message)  # noqa: TRY400  the message says it all
+            self._engine.set_exception(error)
+        except BaseException as error:
+            self._engine.set_exception(error)  # for `ready`; the thread reports the crash
+            raise
+        else:
+            self._engine.set_result(engine)
+
+
+def _close_engine(engine: Future[Engine]) -> None:
+    if engine.exception() is None:
+        engine.result().close()

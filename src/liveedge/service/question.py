@@ -1,0 +1,122 @@
+"""What is asked and what is answered, as values: `api` fills questions and encodes answers.
+
+Nothing here knows HTTP, the model or a stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from liveedge.engine.request import SamplingParams, TokenLogprob
+
+Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
+Priority: TypeAlias = Literal["interactive", "batch"]
+
+
+@dataclass(frozen=True, slots=True)
+class TextContent:
+    """Words."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaContent:
+    """A picture or a segment by URL: an `ovs://` reference or a `data:` upload."""
+
+    kind: Literal["image", "video"]
+    url: str = field(repr=False)  # may be megabytes of somebody's picture
+    where: str  # names the part in errors: `messages[0].content[1]`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownContent:
+    """A part of a type nobody knows. Kept until it can be refused in the order of checks."""
+
+    type: str
+    where: str
+
+
+Content: TypeAlias = TextContent | MediaContent | UnknownContent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One message of the conversation."""
+
+    role: Role
+    content: tuple[Content, ...]
+    tool_calls: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One chat request after validation."""
+
+    request_id: str
+    tenant: str
+    model: str
+    turns: tuple[Turn, ...]
+    sampling: SamplingParams
+    n: int = 1
+    json_schema: Mapping[str, Any] | None = None  # {}: any JSON object
+    unsupported: tuple[str, ...] = ()  # fields that were set, matter, and cannot be honoured yet
+    thread_id: str | None = None
+    timeout_ms: int | None = None
+    max_age_ms: int | None = None  # for every reference that names none
+    priority: Priority = "interactive"
+    region: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameUse:
+    """One frame as the model saw it. An upload has no stream, index or capture time."""
+
+    stream_id: str | None
+    frame_index: int | None
+    timestamp_ms: int | None  # of the stream's clock, or of the uploaded clip's
+    captured_at_ms: int | None
+    width: int
+    height: int
+    n_tokens: int
+    warm: bool
+    corrupt: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What an answer cost and what it rests on."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    image_tokens: int
+    frames: tuple[FrameUse, ...]
+    evidence_at_ms: int | None  # capture time of the newest stream frame used
+    age_ms: int | None  # its age at the first token
+    timings_ms: Mapping[str, float]
+    corrupt_frames: int  # undecodable frames of uploaded clips, left out
+    thread_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextDelta:
+    """New text of one choice."""
+
+    choice: int
+    text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoiceEnd:
+    """A choice is complete; the report is of this choice."""
+
+    choice: int
+    reason: Literal["stop", "length"]
+    report: Report
+
+
+AnswerEvent: TypeAlias = TextDelta | ChoiceEnd

@@ -1,0 +1,76 @@
+"""Pictures and clips that come inside a request: decoded before the answer starts, in a worker.
+
+What fails here fails as a plain answer that names the part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from dataclasses import dataclass, field, replace
+
+from liveedge.core.errors import MediaTooLarge
+from liveedge.frames.frame import Pixels, RgbPixels
+from liveedge.media.clip import Clip, ClipLimits, decode_clip
+from liveedge.media.data_url import parse_data_url
+from liveedge.media.picture import PictureLimits, decode_picture
+from liveedge.service.parts import Upload
+
+WHOLE_CLIP_FRAMES = 8  # a clip of up to so many frames is shown whole
+CLIP_MAX_FPS = 2.0  # a longer one is sampled: the first frame at or after every half second
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadLimits:
+    """What one upload may cost."""
+
+    picture: PictureLimits = field(default_factory=PictureLimits)
+    clip: ClipLimits = field(default_factory=ClipLimits)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UploadedFrame:
+    """One frame; `key` stands for the upload's bytes and the frame's place in them."""
+
+    key: str
+    pixels: Pixels
+    time_s: float = 0.0  # since the beginning of the clip
+    corrupt: bool = False  # may show remains of a broken frame before it
+
+
+@dataclass(frozen=True, slots=True)
+class Uploaded:
+    """What an upload holds."""
+
+    frames: tuple[UploadedFrame, ...]
+    n_broken: int = 0  # frames of a clip that could not be decoded
+
+
+def decode(upload: Upload, *, limits: UploadLimits, stopping: threading.Event) -> Uploaded:
+    """Blocking; ends early once `stopping` is set. Raises MediaInvalid or MediaTooLarge."""
+    is_image = upload.kind == "image"
+    max_bytes = limits.picture.max_bytes if is_image else limits.clip.max_bytes
+    data = parse_data_url(upload.url, max_bytes=max_bytes, what=upload.where)
+    digest = hashlib.sha256(data).hexdigest()
+    if is_image:
+        rgb = decode_picture(data, limits=limits.picture, what=upload.where)
+        return Uploaded((UploadedFrame(digest, RgbPixels(rgb)),))
+    clip = _sampled_clip(data, limits=limits.clip, what=upload.where, stopping=stopping)
+    frames = tuple(
+        # The time is part of the key: how a clip is sampled may change, its frames would not.
+        UploadedFrame(f"{digest}@{frame.time_s:.6f}", frame.pixels, frame.time_s, frame.corrupt)
+        for frame in clip.frames
+    )
+    return Uploaded(frames, clip.n_broken)
+
+
+def _sampled_clip(
+    data: bytes, *, limits: ClipLimits, what: str, stopping: threading.Event
+) -> Clip:
+    whole = replace(limits, max_frames=min(WHOLE_CLIP_FRAMES, limits.max_frames))
+    try:
+        return decode_clip(data, limits=whole, what=what, stopping=stopping)
+    except MediaTooLarge:  # too many frames to show them all; any other reason comes up again
+        return decode_clip(
+            data, limits=limits, what=what, max_fps=CLIP_MAX_FPS, stopping=stopping
+        )

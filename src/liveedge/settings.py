@@ -1,0 +1,222 @@
+"""What the user asked for: one typed model, from flags > environment > YAML file > defaults.
+
+Unknown keys are errors in every source, and so is an unknown `LIVEEDGE_` variable: a misspelt
+setting must not be a silent default. Values are frozen; what will run is decided from them in
+`server.py`, each part getting its own section.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, TypeAlias
+
+import yaml
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
+
+from liveedge.core.errors import SettingsInvalid
+
+Origin: TypeAlias = Literal["flag", "environment", "file", "default"]
+
+PREFIX = "LIVEEDGE_"
+CONFIG_VARIABLE = "LIVEEDGE_CONFIG"
+# Read by the client side of the command line and by the Makefile; a server on the same machine must
+# not trip over them.
+CLIENT_VARIABLES = frozenset({"LIVEEDGE_URL", "LIVEEDGE_VENV"})
+MASK = "********"
+SHIPPED_MODEL = "liveedge/workcell-tiny"
+
+
+def _as_tuple(value: object) -> object:
+    """One value stands for a list of one."""
+    return (value,) if isinstance(value, str) else value
+
+
+Many: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
+Secrets: TypeAlias = Annotated[tuple[SecretStr, ...], BeforeValidator(_as_tuple)]
+Count: TypeAlias = Annotated[int, Field(ge=1)]
+
+
+class Settings(BaseModel):
+    """Every setting of the server, with its default."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: int = Field(8000, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    api_key: Secrets = Field((), description="accepted keys; none: open, on this machine only")
+    insecure: bool = Field(False, description="allow another host than this one without a key")
+    cors_origins: Many = Field((), description="browser origins allowed besides localhost; * is any")
+    region: str = Field("local", description="name answered as X-Overshoot-Region")
+    regions: Many = Field((), description="all regions; set: a request for another one is refused")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info")
+
+    model: str = Field(SHIPPED_MODEL, description="a checkpoint folder, or the shipped model's id")
+    model_id: str | None = Field(None, description="id shown to clients; default: from the folder")
+    aliases: dict[str, str] = Field(
+        default_factory=dict, description="other ids for the model, as {alias: model id}"
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where the model runs")
+    slots: Count = Field(8, description="sequences that run at once")
+    max_model_len: Count | None = Field(None, description="tokens per sequence; default: the model's")
+    encoder_cache_mb: Count = Field(256, description="memory for encoded frames")
+    prefill_chunk: Count = Field(512, description="prompt tokens computed between two decode steps")
+    queue: Count = Field(64, description="requests that may wait for a slot")
+    threads: Count | None = Field(None, description="threads of the model; default: one per core")
+
+    default_max_tokens: Count = Field(512, description="length of an answer when none is asked for")
+    timeout_ms: Count = Field(30_000, description="deadline of a question that names none")
+    max_requests: Count = Field(128, description="questions in progress at once")
+    max_body_mb: Count = Field(64, description="size of a request body")
+    max_uploads_mb: Count = Field(512, description="request bodies held at once")
+
+    max_streams: Count = Field(64, description="active streams at once")
+    max_streams_per_key: Count = Field(16, description="active streams of one key")
+    retention_s: Count = Field(600, description="how far back frames can be asked for")
+    hot_mb: Count = Field(64, description="per stream: newest frames, uncompressed")
+    history_mb: Count = Field(400, description="per stream: older frames, compressed")
+    streams_mb: Count = Field(8192, description="frames of all streams together")
+    allow_local_sources: bool = Field(False, description="allow sources of type file")
+
+    @model_validator(mode="after")
+    def _open_only_at_home(self) -> Self:
+        if self.api_key or self.insecure or is_loopback(self.host):
+            return self
+        raise ValueError(
+            f"host {self.host} can be reached by others and no api_key is set: anyone could watch"
+            " the cameras. Set an api_key, or insecure if that is meant"
+        )
+
+    @model_validator(mode="after")
+    def _keys_hold_something(self) -> Self:
+        if all(key.get_secret_value().strip() for key in self.api_key):
+            return self
+        raise ValueError("api_key holds an empty key: leave it out, or set a real one")
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Effective settings, and where each value comes from."""
+
+    settings: Settings
+    origins: Mapping[str, Origin]
+
+    def shown(self) -> dict[str, Any]:
+        """Values for people and JSON, secrets masked."""
+        values = self.settings.model_dump(mode="json")
+        return {**values, "api_key": [MASK] * len(self.settings.api_key)}
+
+
+def load(
+    *,
+    flags: Mapping[str, object] | None = None,
+    environment: Mapping[str, str] | None = None,
+    config: Path | None = None,
+) -> Loaded:
+    """Merge the sources. A flag that is None was not given. Raises SettingsInvalid."""
+    environment = environment or {}
+    sources: list[tuple[Origin, dict[str, Any]]] = [
+        ("file", _from_file(config or _named_config(environment))),
+        ("environment", _from_environment(environment)),
+        ("flag", _known(flags or {}, where="flag", shown="--{}")),
+    ]
+    values: dict[str, Any] = {}
+    origins: dict[str, Origin] = dict.fromkeys(Settings.model_fields, "default")
+    for origin, found in sources:
+        given = {key: value for key, value in found.items() if value is not None}
+        values.update(given)
+        origins.update(dict.fromkeys(given, origin))
+    return Loaded(_validated(values, origins), origins)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server on `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:  # a name: it may resolve to anything
+        return False
+
+
+def _named_config(environment: Mapping[str, str]) -> Path | None:
+    named = environment.get(CONFIG_VARIABLE)
+    return Path(named) if named else None
+
+
+def _from_file(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsInvalid(f"configuration file {path} cannot be read: {error}") from error
+    except yaml.YAMLError as error:
+        raise SettingsInvalid(f"configuration file {path} is not valid YAML: {error}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise SettingsInvalid(f"configuration file {path} must hold `key: value` lines")
+    found = {str(key).replace("-", "_"): value for key, value in content.items()}
+    return _known(found, where=f"key in {path}", shown="{}")
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    ours = {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(PREFIX) and name != CONFIG_VARIABLE and name not in CLIENT_VARIABLES
+    }
+    found = {name.removeprefix(PREFIX).lower(): value for name, value in ours.items()}
+    known = _known(found, where="environment variable", shown=PREFIX + "{}", upper=True)
+    return {key: _decoded(key, value) for key, value in known.items()}
+
+
+def _decoded(key: str, text: str) -> object:
+    """Lists and mappings are written as JSON; one plain word stands for a list of one."""
+    if key not in ("api_key", "cors_origins", "regions", "aliases") or text[:1] not in ("[", "{"):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise SettingsInvalid(f"{PREFIX}{key.upper()} is not valid JSON: {error}") from error
+
+
+def _known(
+    found: Mapping[str, Any], *, where: str, shown: str, upper: bool = False
+) -> dict[str, Any]:
+    for key in found:
+        if key in Settings.model_fields:
+            continue
+        near = difflib.get_close_matches(key, Settings.model_fields, n=1)
+        name, *hint = (shown.format(k.upper() if upper else k) for k in (key, *near))
+        did_you_mean = f"; did you mean {hint[0]}?" if hint else ""
+        raise SettingsInvalid(f"unknown {where} {name}{did_you_mean}")
+    return dict(found)
+
+
+def _validated(values: Mapping[str, Any], origins: Mapping[str, Origin]) -> Settings:
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        # Never with the input: it may be a key.
+        details = error.errors(include_input=False, include_url=False, include_context=False)
+        raise SettingsInvalid("; ".join(_explained(d["loc"], d["msg"], origins) for d in details)) from None
+
+
+def _explained(loc: Sequence[int | str], msg: str, origins: Mapping[str, Origin]) -> str:
+    if not loc:
+        return msg.removeprefix("Value error, ")
+    return f"{loc[0]} (from {origins[str(loc[0])]}): {msg}"

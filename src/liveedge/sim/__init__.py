@@ -1,0 +1,1 @@
+"""The simulated workcell: scenes, labels, questions, burned-in clock."""

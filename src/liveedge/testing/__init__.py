@@ -1,0 +1,1 @@
+"""Fakes that keep the real promises; shipped so that users can test against them."""

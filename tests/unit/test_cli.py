@@ -1,0 +1,112 @@
+"""The command line: flags become settings, mistakes become one line and a status."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from liveedge.cli import build_parser, main
+from liveedge.core.version import VERSION
+from liveedge.settings import MASK, Settings
+
+
+def shown(capsys, *arguments: str, **environment: str) -> tuple[dict[str, object], dict[str, str]]:
+    """Values and origins as `config show` prints them."""
+    assert main(["config", "show", *arguments], environment) == 0
+    text = capsys.readouterr().out
+    origins = {
+        line.split(":")[0]: line.rsplit("# ", 1)[1] for line in text.splitlines() if "# " in line
+    }
+    return yaml.safe_load(text), origins
+
+
+def test_every_setting_is_shown_with_its_default_and_its_origin(capsys):
+    values, origins = shown(capsys)
+    assert values == Settings().model_dump(mode="json")
+    assert origins == dict.fromkeys(Settings.model_fields, "default")
+
+
+def test_flags_win_over_the_environment_and_the_environment_over_the_file(capsys, tmp_path: Path):
+    config = tmp_path / "liveedge.yaml"
+    config.write_text("port: 1\nslots: 1\nqueue: 1\n")
+    values, origins = shown(
+        capsys, "--config", str(config), "--port", "3", LIVEEDGE_PORT="2", LIVEEDGE_SLOTS="2"
+    )
+    assert (values["port"], values["slots"], values["queue"]) == (3, 2, 1)
+    assert (origins["port"], origins["slots"], origins["queue"]) == ("flag", "environment", "file")
+
+
+def test_secrets_are_masked(capsys):
+    values, _ = shown(capsys, "--api-key", "s3cret", "--api-key", "an0ther")
+    assert values["api_key"] == [MASK, MASK]
+
+
+def test_lists_mappings_and_switches_have_flags(capsys):
+    values, _ = shown(
+        capsys,
+        "--aliases",
+        "gpt-4o=liveedge/a",
+        "--cors-origins",
+        "https://a.example",
+        "--insecure",
+    )
+    assert values["aliases"] == {"gpt-4o": "liveedge/a"}
+    assert values["cors_origins"] == ["https://a.example"]
+    assert values["insecure"] is True
+
+
+def test_the_model_is_the_only_positional_argument_of_serve(capsys):
+    values, origins = shown(capsys, "/models/mine")
+    assert (values["model"], origins["model"]) == ("/models/mine", "flag")
+
+
+@pytest.mark.parametrize("name", sorted(Settings.model_fields.keys() - {"model"}))
+def test_serve_has_a_flag_with_help_for_every_setting(name: str, capsys):
+    with pytest.raises(SystemExit):
+        build_parser({}).parse_args(["serve", "--help"])
+    assert f"--{name.replace('_', '-')}" in capsys.readouterr().out
+
+
+def test_a_wrong_value_is_one_line_that_names_the_setting_and_status_2(capsys):
+    assert main(["config", "show", "--slots", "none"], {}) == 2
+    error = capsys.readouterr().err
+    assert "slots (from flag)" in error
+    assert error.count("\n") == 1
+
+
+def test_an_unknown_environment_variable_is_an_error(capsys):
+    assert main(["config", "show"], {"LIVEEDGE_PROT": "1"}) == 2
+    assert "LIVEEDGE_PROT; did you mean LIVEEDGE_PORT?" in capsys.readouterr().err
+
+
+def test_serve_refuses_an_open_server_for_everybody_before_loading_anything(capsys):
+    assert main(["serve", "--host", "0.0.0.0"], {}) == 2
+    assert "api_key" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("5s", 5.0), ("500ms", 0.5), ("2m", 120.0), ("3", 3.0)]
+)
+def test_ask_takes_times_with_units(text: str, seconds: float):
+    options = build_parser({}).parse_args(["ask", "--stream", "x", "--last", text, "What?"])
+    assert options.last == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["0s", "-1s", "5h", "", "s"])
+def test_ask_refuses_what_is_no_time(text: str, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        build_parser({}).parse_args(["ask", "--stream", "x", f"--last={text}", "What?"])
+    assert exit_.value.code == 2
+    assert "is not a time such as" in capsys.readouterr().err
+
+
+def test_ask_says_where_it_got_no_answer(capsys):
+    assert main(["ask", "--stream", "x", "--url", "http://127.0.0.1:1", "What?"], {}) == 1
+    assert "no answer from http://127.0.0.1:1" in capsys.readouterr().err
+
+
+def test_version_is_printed(capsys):
+    assert main(["version"], {}) == 0
+    assert capsys.readouterr().out == f"liveedge {VERSION}\n"
