@@ -25,13 +25,13 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from liveedge.engine.client import load_engine
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers.video_utils import VideoMetadata
 
 from liveedge.core.clock import SystemClock
+from liveedge.engine.client import load_engine
 from liveedge.engine.interface import Engine, EngineSettings, PreparedRequest
 from liveedge.engine.request import (
     Delta,
@@ -89,6 +89,11 @@ class Stock:
             out = self._model.generate(**inputs, max_new_tokens=1, do_sample=False)
         n_read = inputs["input_ids"].shape[1]
         return n_read, int(out[0, n_read])
+
+    def text_of(self, token: int) -> str:
+        """What a reader sees of it: an end-of-answer token is no text."""
+        text: str = self._processor.tokenizer.decode([token], skip_special_tokens=True)
+        return text
 
 
 class Ours:
@@ -214,8 +219,7 @@ async def check(
         async for event in events:
             if isinstance(event, Delta):
                 text += event.text
-    # The engine gives text, not ids; end-of-answer tokens are no text.
-    expected = stock._processor.tokenizer.decode([token], skip_special_tokens=True)
+    expected = stock.text_of(token)  # the engine gives text, not ids
     if text != expected:
         raise SystemExit(f"first token: stock {expected!r}, ours {text!r}: not comparable")
 

@@ -38,6 +38,9 @@ SPECIAL = (
 )
 WORDS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 
+IMAGE_BUDGET = PixelBudget(32 * 32, 32 * 32 * 64)  # 64 tokens
+VIDEO_BUDGET = PixelBudget(32 * 32, 32 * 32 * 32)
+
 # How the Qwen tokenizers cut text before merging.
 WORD_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}|"
@@ -117,14 +120,15 @@ def make_checkpoint(
     vision_depth: int = 2,
     vision_hidden: int = 48,
     max_position: int = 4096,
-    image: PixelBudget = PixelBudget(32 * 32, 32 * 32 * 64),
-    video: PixelBudget = PixelBudget(32 * 32, 32 * 32 * 32),
+    image: PixelBudget = IMAGE_BUDGET,
+    video: PixelBudget = VIDEO_BUDGET,
 ) -> Path:
     """Write a complete checkpoint folder, the same one for the same arguments."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = make_tokenizer()
     _write_tokenizer(folder, tokenizer)
-    ids = {token: tokenizer.token_to_id(token) for token in SPECIAL}
+    vocabulary = tokenizer.get_vocab()
+    ids = {token: vocabulary[token] for token in SPECIAL}
     half = head_dim // 2
     config = Qwen3VLConfig(
         text=TextConfig(

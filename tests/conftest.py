@@ -5,6 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# A loaded machine is slow, not wrong: examples have no time limit of their own.
+settings.register_profile("liveedge", deadline=None)
+settings.load_profile("liveedge")
 
 TESTS = Path(__file__).parent
 CATEGORIES = frozenset({"arch", "unit", "contract", "component", "e2e", "gpu"})

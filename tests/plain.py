@@ -96,9 +96,7 @@ def prefill(
 
 
 @torch.inference_mode()
-def greedy(
-    model: Qwen3VL, prompt: Prompt, media: Sequence[Frames], *, n_tokens: int
-) -> list[int]:
+def greedy(model: Qwen3VL, prompt: Prompt, media: Sequence[Frames], *, n_tokens: int) -> list[int]:
     """The first `n_tokens` of the answer, one at a time, not stopped by any of them."""
     logits, keys = prefill(model, prompt, media)
     answer = [int(logits[-1].argmax())]

@@ -40,6 +40,7 @@ class Plan:
     out: Path
     steps: int
     dense_steps: int
+    event_step: int  # from here on, clips and questions about what happened come first
     batch: int  # samples of one temporal group per step and rank; fewer of longer clips
     ranks: int
     rate: float
@@ -61,22 +62,39 @@ class Plan:
         if step < self.dense_steps:
             pattern: Pattern = ((0, 1),) if rng.random() < 0.5 else ((0, 0),)
             return Shape(pattern, size), self.batch
+        events_first = step >= self.event_step
         roll = rng.random()
         mode = str(rng.choice(["branches", "chain", "text_first"], p=[0.78, 0.07, 0.15]))
-        if roll < 0.27:
-            return Shape(((0, 0),), size, mode, video=False), self.batch  # type: ignore[arg-type]
-        table: tuple[tuple[float, Pattern], ...] = (
-            (0.33, one_by_one(1)),
-            (0.40, one_by_one(2)),
-            (0.66, one_by_one(4)),
-            (0.86, from_odd(4)),
-            (0.90, one_by_one(3)),
-            (0.93, from_odd(5)),
-            (0.97, one_by_one(8)),
-            (1.01, from_odd(8)),
-        )
-        pattern = next(p for limit, p in table if roll < limit)
-        return Shape(pattern, size, mode), max(self.batch // len(pattern), 3)  # type: ignore[arg-type]
+        table = EVENT_SHAPES if events_first else FIRST_SHAPES
+        pattern, video = next((p, v) for limit, p, v in table if roll < limit)
+        n = max(self.batch // len(pattern), 3)
+        return Shape(pattern, size, mode, video, events_first), n  # type: ignore[arg-type]
+
+
+# (up to this draw, frames of each temporal group, video or image)
+Shapes = tuple[tuple[float, Pattern, bool], ...]
+FIRST_SHAPES: Shapes = (
+    (0.27, one_by_one(1), False),
+    (0.33, one_by_one(1), True),
+    (0.40, one_by_one(2), True),
+    (0.66, one_by_one(4), True),
+    (0.86, from_odd(4), True),
+    (0.90, one_by_one(3), True),
+    (0.93, from_odd(5), True),
+    (0.97, one_by_one(8), True),
+    (1.01, from_odd(8), True),
+)
+EVENT_SHAPES: Shapes = (
+    (0.14, one_by_one(1), False),
+    (0.16, one_by_one(1), True),
+    (0.24, one_by_one(2), True),
+    (0.56, one_by_one(4), True),
+    (0.84, from_odd(4), True),
+    (0.88, one_by_one(3), True),
+    (0.92, from_odd(5), True),
+    (0.96, one_by_one(8), True),
+    (1.01, from_odd(8), True),
+)
 
 
 def train(rank: int, plan: Plan) -> None:
@@ -204,9 +222,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=5000)
-    parser.add_argument("--dense-steps", type=int, default=300)
-    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=1250)
+    parser.add_argument("--dense-steps", type=int, default=250)
+    parser.add_argument("--event-step", type=int, default=500)
+    parser.add_argument("--batch", type=int, default=12)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=1)

@@ -61,6 +61,7 @@ class Shape:
     size: str = "native"
     mode: Mode = "branches"
     video: bool = True
+    events_first: bool = False  # ask about what happened before asking about what is
 
     @property
     def n_frames(self) -> int:
@@ -192,15 +193,17 @@ class Packer:
         """The expanded media part of the prompt."""
         if not shape.video:
             return self.encode("<|vision_start|>" + "<|image_pad|>" * n_tokens + "<|vision_end|>")
-        ids: list[int] = []
+        text = "<|vision_start|>"
         for first, second in shape.pattern:
             time_s = (clip.times_s[first] + clip.times_s[second]) / 2
             pads = "<|video_pad|>" * n_tokens
-            ids += self.encode(f"<{time_s:.1f} seconds><|vision_start|>{pads}<|vision_end|>")
-        return ids
+            text += f"<{time_s:.1f} seconds><|vision_start|>{pads}<|vision_end|>"
+        return self.encode(text + "<|vision_end|>")
 
-    def choose(self, rng: np.random.Generator, clip: Clip, n: int) -> list[tuple[str, str]]:
-        """(kind, answer) pairs that this clip can answer, the events among them first choice."""
+    def choose(
+        self, rng: np.random.Generator, clip: Clip, n: int, *, events_first: bool
+    ) -> list[tuple[str, str]]:
+        """(kind, answer) pairs that this clip can answer."""
         possible = list(questions.KINDS) if len(clip.states) > 1 else list(questions.FRAME_KINDS)
         known = {kind: questions.expected(kind, clip.states) for kind in possible}
         found = [(kind, answer) for kind, answer in known.items() if answer is not None]
@@ -208,6 +211,10 @@ class Packer:
         picked = [found[int(i)] for i in order]
         # "no change" answers would drown the events: keep a part of them
         kept = [(k, a) for k, a in picked if a != "no change" or rng.random() < 0.45]
+        if events_first:
+            kept.sort(key=lambda pair: not questions.KINDS[pair[0]].needs_clip)
+            kept = kept[:n]
+            kept = [kept[int(i)] for i in rng.permutation(len(kept))]
         return kept[:n]
 
     def pack(
@@ -222,7 +229,8 @@ class Packer:
         n_questions = {"branches": 10, "chain": 3, "text_first": 1}[shape.mode]
         if len(shape.pattern) == 1 and shape.mode == "branches":
             n_questions = 8
-        chosen = self.choose(rng, clip, n_questions)
+        events_first = shape.events_first and n_questions > 1
+        chosen = self.choose(rng, clip, n_questions, events_first=events_first)
         packed = Packed()
         if shape.mode == "text_first":
             kind, answer = chosen[0]

@@ -97,7 +97,7 @@ def write_processor(folder: Path) -> None:
         "rescale_factor": 1 / 255,
     }
     image = common | {
-        "image_processor_type": "Qwen2VLImageProcessorFast",
+        "image_processor_type": "Qwen2VLImageProcessor",
         "processor_class": "Qwen3VLProcessor",
         "size": {"shortest_edge": 4096, "longest_edge": MAX_PIXELS},
     }
@@ -105,8 +105,10 @@ def write_processor(folder: Path) -> None:
         "video_processor_type": "Qwen3VLVideoProcessor",
         "processor_class": "Qwen3VLProcessor",
         "do_sample_frames": False,
-        # Of a whole clip in this family's files: 16 frames at the budget of one picture.
-        "size": {"shortest_edge": 4096, "longest_edge": MAX_PIXELS * 16},
+        # One frame of a clip has the budget of a picture, however long the clip is.
+        "cap_pixels_per_frame": True,
+        "max_video_tokens": MAX_PIXELS // 1024,
+        "size": {"shortest_edge": 8192, "longest_edge": MAX_PIXELS * 1024},
     }
     for name, value in (("preprocessor_config", image), ("video_preprocessor_config", video)):
         (folder / f"{name}.json").write_text(json.dumps(value, indent=2) + "\n")
@@ -159,13 +161,15 @@ class Model(nn.Module):
         at = batch.targets != IGNORE
         logits, goal = self.text.logits(hidden[at]), batch.targets[at]
         each = functional.cross_entropy(logits, goal, reduction="none")
-        # JSON answers are long: a token of theirs weighs a third
-        weight = torch.where(batch.kinds[at] == _STATE, 1 / 3, 1.0)
+        # JSON answers are long: a token of theirs weighs a third; events are the hardest
+        weight = _WEIGHTS[batch.kinds[at]]
         loss = (each * weight).sum() / weight.sum()
         return Answers(loss, _whole(batch, at, logits.argmax(-1) == goal))
 
 
-_STATE = list(questions.KINDS).index("state")
+_WEIGHTS = torch.tensor(
+    [1 / 3 if k.name == "state" else 2.0 if k.needs_clip else 1.0 for k in questions.KINDS.values()]
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,7 @@ def build_parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
 
     _add_ask(commands.add_parser("ask", help="ask one question about a stream"), environment)
     _add_demo(commands.add_parser("demo", help="a server, a simulated camera, checked answers"))
+    _add_sim(commands.add_parser("sim", help="the simulated camera by itself"))
 
     version = commands.add_parser("version", help="print the version")
     version.set_defaults(command=_version)
@@ -124,7 +125,7 @@ def _loaded(options: argparse.Namespace) -> Loaded:
 
 def _serve(options: argparse.Namespace) -> int:
     loaded = _loaded(options)
-    from liveedge.server import serve  # noqa: PLC0415  torch takes seconds; no other command needs it
+    from liveedge.server import serve  # noqa: PLC0415  most of a second; no other command needs it
 
     serve(loaded.settings)
     return 0
@@ -198,7 +199,7 @@ def _evidence(answer: Answer) -> str:
     return f"({seen}{age}; first token {answer.ttft_ms:.0f} ms, all {answer.total_ms:.0f} ms)"
 
 
-# demo and version
+# demo
 
 
 def _add_demo(parser: argparse.ArgumentParser) -> None:
@@ -222,6 +223,53 @@ def _demo(options: argparse.Namespace) -> int:
             seed=options.seed,
         )
     )
+
+
+# sim
+
+
+def _add_sim(parser: argparse.ArgumentParser) -> None:
+    record = parser.add_subparsers(required=True, metavar="COMMAND").add_parser(
+        "record", help="write a video of the simulated camera, with its truth as JSON lines"
+    )
+    record.add_argument("out", type=Path, metavar="OUT", help="a .mp4 (H.264) or .y4m file")
+    record.add_argument("--seed", type=int, default=0, metavar="N", help="of the scene")
+    record.add_argument("--seconds", type=float, default=10.0, metavar="N", help="default: 10")
+    record.add_argument("--fps", type=float, default=30.0, metavar="N", help="default: 30")
+    record.add_argument(
+        "--size", type=_size, default=(854, 480), metavar="WxH", help="default: 854x480"
+    )
+    record.add_argument("--difficulty", choices=("easy", "normal", "hard"), default="normal")
+    record.set_defaults(command=_sim_record)
+
+
+def _size(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 854x480")
+    return int(match[1]), int(match[2])
+
+
+def _sim_record(options: argparse.Namespace) -> int:
+    from liveedge.media.record import record  # noqa: PLC0415  needs av, which no client has
+
+    done = record(
+        options.out,
+        seed=options.seed,
+        seconds=options.seconds,
+        fps=options.fps,
+        size=options.size,
+        difficulty=options.difficulty,
+        progress=_show_frames if sys.stderr.isatty() else None,
+    )
+    print(f"{done.video}: {done.n_frames} frames; {done.labels}: their truth")
+    return 0
+
+
+def _show_frames(done: int, total: int) -> None:
+    if done % 10 == 0 or done == total:
+        end = "\n" if done == total else ""
+        print(f"\rframe {done} of {total}", end=end, file=sys.stderr, flush=True)
 
 
 def _version(_options: argparse.Namespace) -> int:

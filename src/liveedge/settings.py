@@ -58,7 +58,9 @@ class Settings(BaseModel):
     port: int = Field(8000, ge=0, le=65535, description="port to listen on; 0 takes a free one")
     api_key: Secrets = Field((), description="accepted keys; none: open, on this machine only")
     insecure: bool = Field(False, description="allow another host than this one without a key")
-    cors_origins: Many = Field((), description="browser origins allowed besides localhost; * is any")
+    cors_origins: Many = Field(
+        (), description="browser origins allowed besides localhost; * is any"
+    )
     region: str = Field("local", description="name answered as X-Overshoot-Region")
     regions: Many = Field((), description="all regions; set: a request for another one is refused")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info")
@@ -70,7 +72,9 @@ class Settings(BaseModel):
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where the model runs")
     slots: Count = Field(8, description="sequences that run at once")
-    max_model_len: Count | None = Field(None, description="tokens per sequence; default: the model's")
+    max_model_len: Count | None = Field(
+        None, description="tokens per sequence; default: the model's"
+    )
     encoder_cache_mb: Count = Field(256, description="memory for encoded frames")
     prefill_chunk: Count = Field(512, description="prompt tokens computed between two decode steps")
     queue: Count = Field(64, description="requests that may wait for a slot")
@@ -86,9 +90,10 @@ class Settings(BaseModel):
     max_streams_per_key: Count = Field(16, description="active streams of one key")
     retention_s: Count = Field(600, description="how far back frames can be asked for")
     hot_mb: Count = Field(64, description="per stream: newest frames, uncompressed")
-    history_mb: Count = Field(400, description="per stream: older frames, compressed")
-    streams_mb: Count = Field(8192, description="frames of all streams together")
+    history_mb: Count = Field(256, description="per stream: older frames, compressed")
+    streams_mb: Count = Field(4096, description="frames of all streams together")
     allow_local_sources: bool = Field(False, description="allow sources of type file")
+    allow_private_sources: bool = Field(True, description="allow cameras in private networks")
 
     @model_validator(mode="after")
     def _open_only_at_home(self) -> Self:
@@ -213,7 +218,9 @@ def _validated(values: Mapping[str, Any], origins: Mapping[str, Origin]) -> Sett
     except ValidationError as error:
         # Never with the input: it may be a key.
         details = error.errors(include_input=False, include_url=False, include_context=False)
-        raise SettingsInvalid("; ".join(_explained(d["loc"], d["msg"], origins) for d in details)) from None
+        raise SettingsInvalid(
+            "; ".join(_explained(d["loc"], d["msg"], origins) for d in details)
+        ) from None
 
 
 def _explained(loc: Sequence[int | str], msg: str, origins: Mapping[str, Origin]) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import ast
+import json
 import re
 from pathlib import Path
 
@@ -97,5 +99,27 @@ def test_the_two_commands_stand_on_the_first_screen():
     assert "make test" in first_screen
 
 
+def test_python_in_the_readme_is_python():
+    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert blocks
+    for block in blocks:
+        ast.parse(block)
+
+
+def test_json_in_the_readme_is_json():
+    bodies = re.findall(r"-d '(.*?)'", README, re.DOTALL)
+    assert bodies
+    for body in bodies:
+        json.loads(body)
+
+
 def test_the_readme_is_short():
     assert len(README.splitlines()) < 150
+
+
+def test_every_file_that_the_architecture_names_exists():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = set(re.findall(r"`([a-z0-9_]+/[a-z0-9_/]*\.py)`", text))
+    assert named
+    for name in named:
+        assert (SOURCE / name).exists(), f"docs/architecture.md names {name}"

@@ -14,7 +14,7 @@ from PIL import Image, ImageOps
 from liveedge.core.errors import MediaInvalid, MediaTooLarge
 from liveedge.media.header import read_header
 from liveedge.media.picture import PictureLimits, decode_picture, encode_picture
-from tests.media_files import Rgb, encode_image, gif, png, png_header
+from tests.media_files import Rgb, encode_image, png_header
 
 LIMITS = PictureLimits()
 WHAT = "messages[0].content[1].image_url"
@@ -230,7 +230,9 @@ def test_the_header_tells_kind_and_size_before_any_library_looks(kind: str) -> N
     assert (header.kind.upper(), header.width, header.height) == (kind, 123, 45)
 
 
-@pytest.mark.parametrize("options", [{"lossless": True}, {"lossless": False}, {"exif": b"Exif\0\0"}])
+@pytest.mark.parametrize(
+    "options", [{"lossless": True}, {"lossless": False}, {"exif": b"Exif\0\0"}]
+)
 def test_the_header_of_every_webp_layout_is_read(options: dict[str, object]) -> None:
     header = read_header(encode_image(Image.new("RGB", (123, 45)), "WEBP", **options))
     assert header is not None
@@ -300,8 +302,7 @@ def test_damaged_pictures_give_a_picture_or_a_clear_error_and_nothing_else(kind:
             assert decode(bytes(data)).dtype == np.uint8
             outcomes.add("decoded")
         except (MediaInvalid, MediaTooLarge) as error:
-            assert len(error.message) < 300
-            outcomes.add("refused")
+            outcomes.add("refused" if len(error.message) < 300 else "told too much")
     assert outcomes == {"decoded", "refused"}
 
 

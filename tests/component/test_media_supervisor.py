@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -112,7 +113,9 @@ async def test_after_15_seconds_of_retries_the_last_reason_is_told(bench: Bench)
     began_s = bench.clock.monotonic_s()
     opening = asyncio.ensure_future(supervisor.opened())
     bench.until(lambda: supervisor.status().health == "ended", moving_s=0.1)
-    with pytest.raises(SourceUnavailable, match=r"rtsp source .*: connection refused \(5 attempts\)"):
+    with pytest.raises(
+        SourceUnavailable, match=r"rtsp source .*: connection refused \(5 attempts\)"
+    ):
         await opening
     assert 14.9 <= bench.clock.monotonic_s() - began_s < 18
 
@@ -125,7 +128,9 @@ async def test_a_source_that_never_answers_times_out(bench: Bench) -> None:
 
 
 async def test_a_hopeless_source_is_told_at_once(bench: Bench) -> None:
-    supervisor = bench.run(ScriptedSource(fails("no video track", hopeless=True), clock=bench.clock))
+    supervisor = bench.run(
+        ScriptedSource(fails("no video track", hopeless=True), clock=bench.clock)
+    )
     with pytest.raises(SourceUnavailable, match=r"no video track \(1 attempt\)"):
         await supervisor.opened()  # the clock has not moved
 
@@ -168,7 +173,7 @@ def test_a_camera_that_keeps_failing_is_asked_less_and_less_often(bench: Bench) 
     bench.run(source)
     bench.until(lambda: len(source.started_at_s) == 9, moving_s=0.1)
     begun = source.started_at_s
-    waits = [later - earlier for earlier, later in zip(begun, begun[1:], strict=False)]
+    waits = [later - earlier for earlier, later in itertools.pairwise(begun)]
     assert waits[0] < 1 < waits[3] < waits[5]
     assert all(wait_s < 12 for wait_s in waits)
 

@@ -20,12 +20,18 @@ from tests.reference import Clip, Reference, clip, still
 TOLERANCE = 1e-4
 
 SHAPES: dict[str, dict[str, Any]] = {
-    "full attention, no deepstack, tied": dict(kv_heads=4, deepstack=(), tied=True),
-    "gqa 2, deepstack, untied": dict(kv_heads=2, deepstack=(0,), tied=False),
-    "gqa 4, two deepstacks, tied": dict(kv_heads=1, deepstack=(0, 1), tied=True),
-    "three layers, wide heads, untied": dict(
-        heads=6, kv_heads=2, layers=3, deepstack=(0, 2), tied=False, vision_depth=3, head_dim=40
-    ),
+    "full attention, no deepstack, tied": {"kv_heads": 4, "deepstack": (), "tied": True},
+    "gqa 2, deepstack, untied": {"kv_heads": 2, "deepstack": (0,), "tied": False},
+    "gqa 4, two deepstacks, tied": {"kv_heads": 1, "deepstack": (0, 1), "tied": True},
+    "three layers, wide heads, untied": {
+        "heads": 6,
+        "kv_heads": 2,
+        "head_dim": 40,
+        "layers": 3,
+        "vision_depth": 3,
+        "deepstack": (0, 2),
+        "tied": False,
+    },
 }
 
 MESSAGES = [

@@ -56,7 +56,7 @@ def test_image_patches_are_bit_identical(setup, size, max_px):
 @pytest.mark.parametrize("size", CLIP_SIZES, ids="{0[0]}x{0[1]}".format)
 def test_video_patches_are_bit_identical(setup, size, n_frames):
     max_px = 32 * 32 * 20
-    frames = [picture(*size, seed=n) for n in range(n_frames)]
+    frames = [picture(size[0], size[1], n) for n in range(n_frames)]
     theirs = setup.processor.video_processor(
         videos=[np.stack(frames)],
         size={"shortest_edge": 1024 * n_frames, "longest_edge": max_px * n_frames},
@@ -67,9 +67,7 @@ def test_video_patches_are_bit_identical(setup, size, n_frames):
     )
     target = fit_frame(*size, **setup.budget(max_px))
     assert theirs["video_grid_thw"].tolist() == [[n_frames // 2, target[0] // 16, target[1] // 16]]
-    groups = [
-        setup.ours.preprocess(frames[n : n + 2], size=target) for n in range(0, n_frames, 2)
-    ]
+    groups = [setup.ours.preprocess(frames[n : n + 2], size=target) for n in range(0, n_frames, 2)]
     assert torch.equal(torch.cat(groups), theirs["pixel_values_videos"])
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -83,18 +83,39 @@ def test_a_second_question_about_the_same_frame_reuses_what_is_known(performance
 
 
 @pytest.mark.timeout(300)
-def test_without_once_the_demo_keeps_serving_until_it_is_told_to_stop():
-    child = subprocess.Popen(
-        DEMO, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1
-    )
+def test_without_once_the_demo_serves_until_it_is_told_to_stop_and_leaves_no_server_behind():
+    child = subprocess.Popen(DEMO, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert child.stdout is not None
-    limit = threading.Timer(240, child.kill)  # so that a silent demo fails instead of hanging
+    limit = threading.Timer(240, child.kill)  # a silent demo fails instead of hanging
     limit.start()
     try:
-        lines = [line for line in iter(child.stdout.readline, "") if line.strip()]
-    except BaseException:
-        child.kill()
-        raise
+        seen = []
+        for line in child.stdout:
+            seen.append(line)
+            if line.startswith("  ask "):  # the last of the printed addresses
+                break
+        text = "".join(seen)
+        found = re.search(r"picture +(\S+)", text)
+        assert found, text
+        with httpx.Client(trust_env=False, timeout=30) as http:
+            assert http.get(found[1]).headers["content-type"] == "image/jpeg"
+            child.send_signal(signal.SIGTERM)
+            child.stdout.read()
+            assert child.wait() == 130
+            with pytest.raises(httpx.ConnectError):
+                http.get(found[1])
     finally:
         limit.cancel()
-    assert lines
+        child.kill()
+        child.wait()
+        child.stdout.close()
+
+
+def test_a_server_that_does_not_start_is_explained_with_its_last_words(tmp_path):
+    missing = tmp_path / "no-model"
+    command = [*DEMO, "--once", "--json", "--model", str(missing)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert f"model {missing} is neither a folder nor" in done.stderr
+    assert "Traceback" not in done.stderr

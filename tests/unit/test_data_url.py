@@ -28,7 +28,9 @@ def parse(url: str, max_bytes: int = 10_000) -> bytes:
         pytest.param(f"data:image/png;charset=utf-8;base64,{PLAIN}", id="charset"),
         pytest.param(f"data:;base64,{PLAIN}", id="no type"),
         pytest.param(f" data:image/png; base64 ,{PLAIN}\n", id="spaces"),
-        pytest.param(f"data:image/png;base64,{base64.encodebytes(DATA).decode()}", id="lines of 76"),
+        pytest.param(
+            f"data:image/png;base64,{base64.encodebytes(DATA).decode()}", id="lines of 76"
+        ),
         pytest.param(
             "data:image/png;base64," + base64.encodebytes(DATA).decode().replace("\n", "\r\n"),
             id="lines of 76 with CRLF",

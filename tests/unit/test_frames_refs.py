@@ -271,6 +271,7 @@ SEGMENT_REFS = st.builds(
 
 def pairs_of(ref: ImageRef | SegmentRef) -> list[tuple[str, str]]:
     common = {"max_age_ms": ref.max_age_ms, "max_pixels": ref.max_pixels}
+    own: dict[str, object]
     if isinstance(ref, ImageRef):
         own = {
             ref.anchor.kind: ref.anchor.value,
@@ -315,9 +316,8 @@ def test_every_segment_reference_reads_back(case):
 @given(written(IMAGE_REFS | SEGMENT_REFS))
 def test_no_reference_is_legal_in_the_other_kind_of_part(case):
     ref, url = case
-    other = "video" if isinstance(ref, ImageRef) else "image"
     with pytest.raises(QueryParamInvalid):
-        parse_ref(url, kind=other)
+        parse_ref(url, kind="video" if isinstance(ref, ImageRef) else "image")
 
 
 @given(st.text(), st.sampled_from(["image", "video"]))

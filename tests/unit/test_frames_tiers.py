@@ -4,6 +4,7 @@ uncounted."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -79,7 +80,7 @@ def test_a_slow_encoder_costs_old_frames_evenly_and_they_are_counted():
     kept = retained(tiers)
     assert tiers.evicted == {"encoder_behind": 20 - len(kept)}
     assert kept[-4:] == [16, 17, 18, 19]
-    gaps = [b - a for a, b in zip(kept, kept[1:], strict=False)]
+    gaps = [b - a for a, b in pairwise(kept)]
     assert max(gaps) == 2
     assert len(kept) >= 12
 
@@ -126,6 +127,17 @@ def test_a_compressed_frame_larger_than_the_history_lives_only_while_hot():
     assert retained(tiers) == [0]
     tiers.append(frame(1))
     assert retained(tiers) == [1]
+    assert tiers.evicted == {"history_full": 1}
+
+
+def test_a_hot_frame_outlives_its_compressed_copy():
+    tiers = make_tiers(hot=30, history=10)
+    for index in range(3):
+        tiers.append(frame(index))
+        encode_next(tiers, size=9)
+    assert retained(tiers) == [0, 1, 2]
+    tiers.append(frame(3))
+    assert retained(tiers) == [1, 2, 3]
     assert tiers.evicted == {"history_full": 1}
 
 
@@ -302,4 +314,4 @@ class TiersMachine(RuleBasedStateMachine):
 
 
 TestTiersMachine = TiersMachine.TestCase
-TestTiersMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestTiersMachine.settings = settings(max_examples=60, stateful_step_count=40)

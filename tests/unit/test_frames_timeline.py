@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, strategies as st
@@ -83,8 +84,15 @@ def test_no_jump_of_the_source_moves_the_clock_away_from_arrival(jump):
 def test_after_an_outlier_the_spacing_is_fine_again(name):
     arrivals, sources = jittered(steady(200)), steady(200, origin=40_000.0)
     stamps = stamps_ms(arrivals, [JUMPS[name](i, t) for i, t in enumerate(sources)])
-    steps = [b - a for a, b in zip(stamps[60:], stamps[61:], strict=False)]
+    steps = [b - a for a, b in pairwise(stamps[60:])]
     assert set(steps) <= {33, 34}
+
+
+@pytest.mark.parametrize("name", ["rewinds by 200 ms", "rewinds by 3 s again and again", "stuck"])
+def test_a_rewind_never_gives_two_frames_one_time(name):
+    arrivals, sources = jittered(steady(200)), steady(200, origin=40_000.0)
+    stamps = stamps_ms(arrivals, [JUMPS[name](i, t) for i, t in enumerate(sources)])
+    assert min(b - a for a, b in pairwise(stamps)) >= 20
 
 
 @pytest.mark.parametrize("speed", [0.999, 1.001])
@@ -103,6 +111,17 @@ def test_the_clock_goes_on_over_a_reconnect():
     timeline.restart_source()
     assert timeline.stamp_ms(arrived_s=START_S + 30.0, source_s=77.2) == 30_000
     assert timeline.stamp_ms(arrived_s=START_S + 30.11, source_s=77.3) == 30_100
+
+
+def test_a_source_that_reconnects_quickly_starts_from_arrival():
+    timeline = Timeline()
+    assert timeline.stamp_ms(arrived_s=START_S, source_s=77.0) == 0
+    timeline.restart_source()
+    assert timeline.stamp_ms(arrived_s=START_S + 0.5, source_s=77.04) == 500
+
+
+def test_the_clock_waits_where_arrival_falls_behind_it():
+    assert stamps_ms([0.0, 0.1, 0.105, 0.2], [0.0, 0.115, None, None]) == [0, 115, 115, 200]
 
 
 TIMES_S = st.floats(0.0, 3.0)

@@ -91,42 +91,36 @@ class ChatEndpoint:
                 model=body.model,
             )
             events = self._asker.answer(question)
-            async with DisconnectGuard(receive), aclosing(events):
-                await self._send(events, head, _options(body), send)
-
-    async def _send(
-        self,
-        events: AsyncGenerator[AnswerEvent, None],
-        head: Head,
-        options: Options,
-        send: Send,
-    ) -> None:
-        gathered = Collector(head, n=options.n, logprobs=options.logprobs)
-        if options.stream:
-            await self._send_stream(events, gathered, options, send)
-            return
-        async for event in events:
-            gathered.add(event)
-        await _send_json(gathered.completion(), send)
-
-    async def _send_stream(
-        self,
-        events: AsyncGenerator[AnswerEvent, None],
-        gathered: Collector,
-        options: Options,
-        send: Send,
-    ) -> None:
-        first = await anext(events)  # may raise: then the answer has not started
-        async with EventStream(send, clock=self._clock) as stream:
-            writer = _Writer(stream, gathered, options)
-            try:
-                await writer.write(first)
+            options = _options(body)
+            gathered = Collector(head, n=options.n, logprobs=options.logprobs)
+            async with DisconnectGuard(receive) as guard, aclosing(events):
+                if options.stream:
+                    stream = EventStream(send, clock=self._clock)
+                    await _send_events(events, stream, _Writer(stream, gathered, options), guard)
+                    return
                 async for event in events:
-                    await writer.write(event)
-            except LiveEdgeError as error:
-                await stream.send(sse_event({"error": error_object(error)}))
-                return
+                    gathered.add(event)
+                guard.release()
+                await _send_json(gathered.completion(), send)
+
+
+async def _send_events(
+    events: AsyncGenerator[AnswerEvent, None],
+    stream: EventStream,
+    writer: _Writer,
+    guard: DisconnectGuard,
+) -> None:
+    """The answer as it comes. Raises what fails before its first event."""
+    first = await anext(events)
+    async with stream:
+        try:
+            await writer.write(first)
+            async for event in events:
+                await writer.write(event)
             await writer.finish()
+        except LiveEdgeError as error:
+            await stream.send(sse_event({"error": error_object(error)}))
+        guard.release()
 
 
 class _ChatResponse(Response):
@@ -235,7 +229,7 @@ def _sampling(body: ChatBody, default_max_tokens: int) -> SamplingParams:
         min_p=body.min_p or 0.0,
         presence_penalty=body.presence_penalty or 0.0,
         frequency_penalty=body.frequency_penalty or 0.0,
-        seed=body.seed,
+        seed=None if body.seed is None else body.seed % 2**63,
         stop=tuple(body.stop or ()),
         logprobs=bool(body.logprobs),
         top_logprobs=body.top_logprobs or 0,

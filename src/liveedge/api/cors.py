@@ -1,4 +1,8 @@
-"""Cross-origin requests from browsers: localhost always, other origins by configuration."""
+"""Cross-origin requests from browsers: localhost always, other origins by configuration.
+
+Without keys a page of any site could act here through its visitor's browser, and needs no answer for
+that; so an open server refuses what such a page sends, not only the reading of answers.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,9 @@ from collections.abc import Sequence
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from liveedge.api.errors import flat_body
+from liveedge.api.reply import json_reply
+
 ALLOWED_HEADERS = "Authorization, Content-Type, X-Request-Id, X-Overshoot-Region"
 ALLOWED_METHODS = "GET, POST, PUT, PATCH, DELETE, OPTIONS"
 EXPOSED_HEADERS = (
@@ -15,25 +22,31 @@ EXPOSED_HEADERS = (
     " x-ratelimit-limit, x-ratelimit-remaining, x-ratelimit-reset"
 )
 MAX_AGE_S = 600
+_HARMLESS = frozenset({"GET", "HEAD", "OPTIONS"})
 _LOCAL = re.compile(r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d{1,5})?")
 
 
 class Cors:
     """ASGI middleware: answers every preflight itself, marks every other answer."""
 
-    def __init__(self, app: ASGIApp, *, origins: Sequence[str]) -> None:
+    def __init__(self, app: ASGIApp, *, origins: Sequence[str], is_open: bool) -> None:
         self._app = app
         self._origins = frozenset(origins)
+        self._is_open = is_open
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = Headers(scope=scope) if scope["type"] == "http" else Headers()
+        headers = Headers() if scope["type"] == "lifespan" else Headers(scope=scope)
         origin = headers.get("origin")
         if origin is None:
             await self._app(scope, receive, send)
             return
-        allowed = self._allows(origin)
-        if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
+        allowed = self._allows(origin, own_host=headers.get("host"))
+        method = scope.get("method", "CONNECT")  # a WebSocket has none
+        if method == "OPTIONS" and "access-control-request-method" in headers:
             await _answer_preflight(send, origin=origin if allowed else None)
+            return
+        if self._is_open and not allowed and method not in _HARMLESS:
+            await _refuse(scope, receive, send)
             return
 
         async def marked(message: Message) -> None:
@@ -47,10 +60,20 @@ class Cors:
 
         await self._app(scope, receive, marked)
 
-    def _allows(self, origin: str) -> bool:
+    def _allows(self, origin: str, *, own_host: str | None) -> bool:
         if "*" in self._origins or origin in self._origins:
             return True
-        return _LOCAL.fullmatch(origin) is not None
+        is_own = own_host is not None and origin in (f"http://{own_host}", f"https://{own_host}")
+        return is_own or _LOCAL.fullmatch(origin) is not None
+
+
+async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1008})
+        return
+    text = "requests of this origin are refused: set an api_key, or add it to cors_origins"
+    body = flat_body(text, "authentication_error", "origin_not_allowed")
+    await json_reply(body, status=403, headers={"x-should-retry": "false"})(scope, receive, send)
 
 
 async def _answer_preflight(send: Send, *, origin: str | None) -> None:

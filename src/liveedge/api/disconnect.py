@@ -28,6 +28,13 @@ class DisconnectGuard:
         self._tasks.start(self._watch(), name="disconnect")
         return self
 
+    def release(self) -> None:
+        """The answer is complete but for its last bytes: whoever leaves now has got everything.
+
+        Servers report the end of an answer as a disconnect too.
+        """
+        self._is_over = True
+
     async def __aexit__(self, kind: type[BaseException] | None, error: object, at: object) -> None:
         self._is_over = True
         try:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from liveedge.engine.request import TokenLogprob
+from liveedge.frames.frame import Frame
 from liveedge.service.models import ModelEntry
 from liveedge.service.question import AnswerEvent, ChoiceEnd, Report, TextDelta
 from liveedge.service.view import StreamView
@@ -208,6 +209,17 @@ def kept_stream(view: StreamView) -> dict[str, Any]:
         "ttl_seconds": view.ttl_seconds,
         "stream_time_ms": view.stream_time_ms,
         "publish": None,
+    }
+
+
+def pushed_frame(frame: Frame) -> dict[str, Any]:
+    """The acknowledgement of a pushed frame."""
+    return {
+        "frame_index": frame.index,
+        "timestamp_ms": frame.stream_time_ms,
+        "captured_at_ms": frame.captured_at_ms,
+        "width": frame.pixels.width,
+        "height": frame.pixels.height,
     }
 
 

@@ -10,7 +10,7 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 BAR_CELLS = 40
 # Stages in the order they happen, with the letter they have in the bar.
@@ -47,6 +47,7 @@ class Report(Protocol):
     """Where the demonstration tells what happens."""
 
     def progress(self, text: str) -> None: ...
+    def waiting(self, text: str, share: float) -> None: ...
     def started(self, stages_ms: Mapping[str, float]) -> None: ...
     def result(self, number: int, result: Result) -> None: ...
     def summary(self, summary: Mapping[str, Any]) -> None: ...
@@ -86,8 +87,35 @@ def bar(timings_ms: Mapping[str, float]) -> str:
     return "".join(letter * (end - start) for letter, start, end in cells)
 
 
+class Waiting:
+    """A long step: a bar where somebody watches, else one plain line when it begins."""
+
+    def __init__(self, output: TextIO) -> None:
+        self._output = output
+        self._line = ""
+
+    def show(self, text: str, share: float) -> None:
+        """`share` of the step is done; at 1 the bar is complete and the line ends."""
+        is_new = text != self._line
+        self._line = "" if share >= 1 else text
+        if self._output.isatty():
+            n_done = round(min(share, 1.0) * BAR_CELLS)
+            end = "\n" if share >= 1 else ""
+            filled = "#" * n_done + "." * (BAR_CELLS - n_done)
+            self._output.write(f"\r[{filled}] {text}{end}")
+        elif is_new and share < 1:
+            self._output.write(f"{text}\n")
+        self._output.flush()
+
+
 class JsonReport:
     """One object per question, the summary last."""
+
+    def __init__(self) -> None:
+        self._waiting = Waiting(sys.stderr)
+
+    def waiting(self, text: str, share: float) -> None:
+        self._waiting.show(text, share)
 
     def progress(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
@@ -111,6 +139,10 @@ class TextReport:
 
     def __init__(self, *, colours: bool) -> None:
         self._colours = colours
+        self._waiting = Waiting(sys.stdout)
+
+    def waiting(self, text: str, share: float) -> None:
+        self._waiting.show(text, share)
 
     def progress(self, text: str) -> None:
         print(text, flush=True)
@@ -138,12 +170,13 @@ class TextReport:
         print(f"    [{bar(result.timings_ms):{BAR_CELLS}}] ms: {stages}\n", flush=True)
 
     def summary(self, summary: Mapping[str, Any]) -> None:
-        print(
-            f"{summary['correct']} of {summary['questions']} right, {summary['errors']} errors;"
-            f" median first token {summary['ttft_ms_median']:.0f} ms,"
-            f" median full answer {summary['total_ms_median']:.0f} ms",
-            flush=True,
-        )
+        line = f"{summary['correct']} of {summary['questions']} right, {summary['errors']} errors"
+        if summary["ttft_ms_median"] is not None:
+            line += (
+                f"; median first token {summary['ttft_ms_median']:.0f} ms,"
+                f" median full answer {summary['total_ms_median']:.0f} ms"
+            )
+        print(line, flush=True)
 
     def urls(self, lines: Sequence[str]) -> None:
         for line in lines:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 import threading
@@ -14,7 +15,7 @@ from typing import Any
 from liveedge.client.http import Answer, Client, Refused
 from liveedge.core.clock import Clock, SystemClock
 from liveedge.demo.report import JsonReport, Report, Result, TextReport, passed, summarise
-from liveedge.demo.script import PAST_S, SCRIPT, Step, media_part
+from liveedge.demo.script import CLIP_S, PAST_S, SCRIPT, Step, media_part
 from liveedge.demo.server import ServerFailed, Started, running_server
 from liveedge.demo.truth import CodeUnreadable, Oracle
 from liveedge.sim.questions import TEST_SEEDS, score
@@ -22,7 +23,8 @@ from liveedge.sim.questions import TEST_SEEDS, score
 DEFAULT_SEED = TEST_SEEDS.start  # a scene the shipped model was not trained on
 ASK_AGAIN_S = 0.3  # a door half way or a box in the air is decided soon
 UNDECIDED_LIMIT_S = 30.0
-FIRST_FRAME_LIMIT_S = 20.0
+SILENCE_LIMIT_S = 20.0  # a loaded machine may render slower than real time
+POLL_S = 0.05
 KEEP_ALIVE_S = 100.0  # a third of the lease
 
 
@@ -42,6 +44,7 @@ def run(options: DemoOptions) -> int:
     report: Report
     report = JsonReport() if options.as_json else TextReport(colours=sys.stdout.isatty())
     clock = SystemClock()
+    report.progress("starting the server")
     try:
         with (
             _terminable(),
@@ -73,7 +76,7 @@ class Demo:
         begun_s = self._clock.monotonic_s()
         source = {"type": "sim", "url": f"sim://workcell?seed={self._options.seed}"}
         stream_id = self._client.create_stream(source)["id"]
-        self._wait_for(stream_id, stream_time_ms=1, limit_s=FIRST_FRAME_LIMIT_S)
+        self._wait_for(stream_id, stream_time_s=0.001, what="the first frames")
         startup_ms = {
             "server": server.process_ms,
             "model": server.model_ms,
@@ -97,10 +100,9 @@ class Demo:
     def _settle(self, step: Step, oracle: Oracle, stream_id: str, model: str) -> Result:
         """Ask until the truth about the frames that were seen is decidable."""
         if step.moment == "10 s ago":
-            self._report.progress("waiting until the past is 10 s long")
-            self._wait_for(stream_id, stream_time_ms=PAST_S * 1000 + 500, limit_s=3 * PAST_S)
+            self._wait_for(stream_id, stream_time_s=PAST_S + 0.5, what="10 s of past")
         if step.moment == "last 2 s":
-            self._wait_for(stream_id, stream_time_ms=2500, limit_s=3 * PAST_S)
+            self._wait_for(stream_id, stream_time_s=CLIP_S + 0.5, what="2 s of past")
         limit_s = self._clock.monotonic_s() + UNDECIDED_LIMIT_S
         while True:
             try:
@@ -123,26 +125,32 @@ class Demo:
             [media, question], model=model, response_format=step.response_format
         )
 
-    def _wait_for(self, stream_id: str, *, stream_time_ms: float, limit_s: float) -> None:
-        end_s = self._clock.monotonic_s() + limit_s
+    def _wait_for(self, stream_id: str, *, stream_time_s: float, what: str) -> None:
+        end_s = self._clock.monotonic_s() + stream_time_s + SILENCE_LIMIT_S
         while True:
             stream = self._client.stream(stream_id)
-            if stream["stream_time_ms"] >= stream_time_ms:
-                return
+            share = stream["stream_time_ms"] / 1000 / stream_time_s
+            if share >= 1:
+                break
+            self._report.waiting(f"waiting for {what}", share)
             if self._clock.monotonic_s() > end_s:
                 health = f"{stream.get('health')}: {stream.get('health_reason')}"
-                raise ServerFailed(f"the camera is silent for {limit_s:.0f} s ({health})")
-            self._clock.wait(self._never, 0.02)
+                raise ServerFailed(f"the camera does not give {what} ({health})")
+            self._clock.wait(self._never, POLL_S)
+        self._report.waiting(f"waiting for {what}", 1.0)
 
     def _stay(self, url: str, stream_id: str, model: str) -> None:
         """Keep the stream alive until Ctrl-C."""
+        path = os.environ.get("PYTHONPATH")  # set in a checkout, where nothing is installed
+        program = f"{f'PYTHONPATH={path} ' if path else ''}{sys.executable} -m liveedge"
+        ask = f'{program} ask --url {url} --stream {stream_id} "What is on the display?"'
         self._report.urls(
             [
                 "",
                 f"still running; stop with Ctrl-C. Model {model}, stream {stream_id}",
                 f"  API       {url}/v1   (docs: {url}/docs)",
                 f"  picture   {url}/v1beta/streams/{stream_id}/frame.jpg?frame_index=-1",
-                f'  ask       python -m liveedge ask --url {url} --stream {stream_id} "What is on the display?"',
+                f"  ask       {ask}",
             ]
         )
         while not self._clock.wait(self._never, KEEP_ALIVE_S):
@@ -186,13 +194,19 @@ def _failed(step: Step, error: str) -> Result:
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM ends the demonstration like Ctrl-C, so that the server is stopped in either case."""
+    """Ends the demonstration like Ctrl-C does when it is terminated or its terminal closes.
+
+    By default either signal would end this process alone and leave its server running.
+    """
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {
+        number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)
+    }
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

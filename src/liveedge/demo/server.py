@@ -22,7 +22,7 @@ from liveedge.core.clock import Clock
 
 START_LIMIT_S = 180.0  # a large checkpoint from a slow disk
 STOP_LIMIT_S = 15.0
-POLL_S = 0.02
+POLL_S = 0.05  # often enough to time a start, seldom enough not to slow it
 N_LOG_LINES = 30  # shown when the server does not start
 
 

@@ -10,13 +10,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from llguidance import LLMatcher, LLTokenizer
-from llguidance._tokenizer import TokenizerWrapper
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 
 from liveedge.core.errors import InternalError, ResponseFormatUnsupported
 
 ANY_OBJECT = {"type": "object"}
+# Free white space lets an unsure model write line breaks until its tokens are over.
+JSON_OPTIONS: Any = {"whitespace_pattern": "[ ]?"}
 MAX_REMEMBERED = 32  # compiled schemas
 
 
@@ -68,7 +69,9 @@ class Matcher:
         """[n_logits]: the tokens that may come next, the end of the answer included."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         self._check()
-        return np.unpackbits(bits, bitorder="little")[: self._n_logits].view(np.bool_)
+        known = np.unpackbits(bits, bitorder="little")[: self._n_logits].view(np.bool_)
+        # Checkpoints pad their embedding table beyond the vocabulary: nothing is ever said with those.
+        return np.concatenate((known, np.zeros(self._n_logits - len(known), np.bool_)))
 
     def accept(self, token: int) -> bool:
         """Take a token; True when the answer is complete and nothing may follow."""
@@ -103,7 +106,9 @@ class _Words:
 
 def _grammar(schema: Mapping[str, Any]) -> str:
     try:
-        return LLMatcher.grammar_from_json_schema(json.dumps(schema or ANY_OBJECT))
+        return LLMatcher.grammar_from_json_schema(
+            json.dumps(schema or ANY_OBJECT), defaults=JSON_OPTIONS
+        )
     except (ValueError, TypeError) as error:
         raise ResponseFormatUnsupported(f"this is no JSON schema: {_short(str(error))}") from error
 

@@ -8,7 +8,9 @@ Shapes    B sequences, T tokens, Hq / Hkv query / key heads, d head width.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -18,25 +20,28 @@ from liveedge.engine.slots import Copy
 PADDING_WORTH = 1.5  # padded rows may cost this much more than exact ones before we go row by row
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvShape:
+    """Dimensions of the memory, in the order in which it lies."""
+
+    n_layers: int
+    n_slots: int
+    n_kv_heads: int
+    max_len: int
+    head_dim: int
+
+
 class KvMemory:
     """Keys and values of every slot. Used by the engine thread only."""
 
     def __init__(
-        self,
-        *,
-        n_layers: int,
-        n_slots: int,
-        n_kv_heads: int,
-        max_len: int,
-        head_dim: int,
-        prefill_chunk: int,
-        device: torch.device,
-        dtype: torch.dtype,
+        self, dims: KvShape, *, prefill_chunk: int, device: torch.device, dtype: torch.dtype
     ) -> None:
-        shape = (n_layers, n_slots, n_kv_heads, max_len, head_dim)
+        shape = (dims.n_layers, dims.n_slots, dims.n_kv_heads, dims.max_len, dims.head_dim)
+        max_len = dims.max_len
         # Zeros, because masked attention multiplies what it does not see by zero: never NaN.
-        self.keys = torch.zeros(shape, device=device, dtype=dtype)
-        self.values = torch.zeros(shape, device=device, dtype=dtype)
+        self.keys = zeros(shape, device=device, dtype=dtype)
+        self.values = zeros(shape, device=device, dtype=dtype)
         self.max_len = max_len
         # Row i of a piece that starts at s sees places 0..s+i: one band serves every start.
         columns = torch.arange(max_len + prefill_chunk, device=device)
@@ -70,6 +75,13 @@ class KvMemory:
         span = slots[-1] - slots[0] + 1
         exact = sum(lengths) + len(lengths)
         return len(slots) > 1 and span * (max(lengths) + 1) <= PADDING_WORTH * exact
+
+
+def zeros(shape: tuple[int, ...], *, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Zeros whose pages the CPU touches only when they are used: a start takes no time for them."""
+    if device.type == "cpu" and dtype == torch.float32:
+        return torch.from_numpy(np.zeros(shape, dtype=np.float32))
+    return torch.zeros(shape, device=device, dtype=dtype)
 
 
 class PieceAttend:

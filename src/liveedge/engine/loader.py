@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from liveedge.core.errors import InternalError, LiveEdgeError, MediaInvalid
 from liveedge.core.tasks import OwnedThread
-from liveedge.engine.interface import FeatureGroup
 from liveedge.engine.plan import LoadJob
 from liveedge.engine.request import FrameInput
 
@@ -88,8 +87,8 @@ class Loader:
         except LiveEdgeError as error:
             return error
         except Exception:
-            log.exception("cannot load frames %s", describe(group))
-            return InternalError(f"frame {group.frames[0].key} could not be loaded")
+            log.exception("a frame could not be loaded")
+            return InternalError("a frame could not be loaded")
 
 
 def load_frame(frame: FrameInput) -> NDArray[np.uint8]:
@@ -98,11 +97,7 @@ def load_frame(frame: FrameInput) -> NDArray[np.uint8]:
     expected = (frame.height, frame.width, 3)
     if pixels.shape != expected or pixels.dtype != np.uint8:
         raise MediaInvalid(
-            f"frame {frame.key} was announced as {frame.width}x{frame.height} RGB and came as "
-            f"{pixels.dtype} {list(pixels.shape)}"
+            f"a frame announced as {frame.width}x{frame.height} RGB came as {pixels.dtype} "
+            f"{list(pixels.shape)}"
         )
     return pixels
-
-
-def describe(group: FeatureGroup) -> str:
-    return ", ".join(frame.key for frame in group.frames)

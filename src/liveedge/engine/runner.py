@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from liveedge.engine.grammar import GrammarCompiler
-from liveedge.engine.kv import KvMemory
+from liveedge.engine.kv import KvMemory, KvShape, zeros
 from liveedge.engine.plan import DecodeBatch, EncodeBatch, PrefillChunk, Sampled
 from liveedge.engine.sampler import Chooser, new_chooser, sample
 from liveedge.engine.sizing import Sizing
@@ -59,26 +59,30 @@ class TorchRunner:
         config = model.config
         self._patch_px = config.vision.patch_size
         self._n_parts = 1 + len(config.vision.deepstack_layers)
-        self._features = torch.zeros(
+        self._features = zeros(
             (sizing.feature_rows, self._n_parts * config.text.hidden_size),
             device=self._device,
             dtype=dtype,
         )
         self._kv = KvMemory(
-            n_layers=config.text.n_layers,
-            n_slots=sizing.n_slots,
-            n_kv_heads=config.text.n_kv_heads,
-            max_len=sizing.max_model_len,
-            head_dim=config.text.head_dim,
+            KvShape(
+                n_layers=config.text.n_layers,
+                n_slots=sizing.n_slots,
+                n_kv_heads=config.text.n_kv_heads,
+                max_len=sizing.max_model_len,
+                head_dim=config.text.head_dim,
+            ),
             prefill_chunk=sizing.limits.prefill_chunk,
             device=self._device,
             dtype=dtype,
         )
 
+    @torch.inference_mode()
     def copy(self, copy: Copy) -> None:
         """Give a slot the prefix of another."""
         self._kv.copy(copy)
 
+    @torch.inference_mode()
     def encode(self, batch: EncodeBatch) -> None:
         """Compute the features of groups and put them into their rows."""
         patches = torch.stack([_patches(item) for item in batch.patches]).to(self._device)
@@ -89,6 +93,7 @@ class TorchRunner:
         rows = torch.from_numpy(np.concatenate(batch.rows)).to(self._device)
         self._features.index_copy_(0, rows, features)
 
+    @torch.inference_mode()
     def prefill(self, chunk: PrefillChunk) -> Sampled | None:
         """Compute a piece of a prompt into its slot; the last piece gives the first token."""
         embeds = self._model.text.embed(self._tensor(chunk.ids)[None])
@@ -113,6 +118,7 @@ class TorchRunner:
         self._choosers[chunk.request_id] = chooser
         return sample(self._model.text.logits(hidden[:, -1]), [chooser])[0]
 
+    @torch.inference_mode()
     def decode(self, batch: DecodeBatch) -> list[Sampled]:
         """One more token for every sequence of the batch."""
         embeds = self._model.text.embed(self._tensor(batch.tokens)[:, None])

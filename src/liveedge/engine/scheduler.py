@@ -21,7 +21,7 @@ import numpy as np
 from liveedge.core.errors import DeadlineExceeded, LiveEdgeError
 from liveedge.engine.detokenizer import TextStream
 from liveedge.engine.encoder_cache import EncoderCache
-from liveedge.engine.interface import FeatureGroup, PreparedRequest
+from liveedge.engine.interface import EngineStats, FeatureGroup, PreparedRequest
 from liveedge.engine.plan import (
     DecodeBatch,
     EncodeBatch,
@@ -38,7 +38,6 @@ from liveedge.engine.request import Event, Failed, Finished
 from liveedge.engine.sequence import Marks, Sequence, Vocabulary
 from liveedge.engine.slots import SlotTable
 
-MIN_PIECE = 64  # tokens: a smaller gain is not worth a pass of its own
 BYTES_PER_PIXEL = 2 * 3 * 4  # patches of a group: two frames, three channels, float32
 
 
@@ -50,6 +49,7 @@ class Limits:
     encode_pixels: int  # pixels of groups per encoder batch; one group at least
     patch_bytes: int  # preprocessed groups not encoded yet; one group at least
     max_loading: int  # groups with the workers
+    min_piece: int = 64  # prompt tokens: a smaller gain is not worth a pass of its own
 
 
 @dataclass(slots=True)
@@ -106,32 +106,41 @@ class Scheduler:
         self._books = _Books()
         self._n_submitted = 0
 
-    # gauges
+    def stats(self, *, row_bytes: int) -> EngineStats:
+        """Gauges and counters; `row_bytes` is the size of a feature row."""
+        counters = self.counters
+        n_slots, cache = self._slots.n_used, self._cache
+        return EngineStats(
+            queue_depth=len(self._live) - n_slots,
+            running=n_slots,
+            slots_total=self._slots.n_slots,
+            slots_used=n_slots,
+            resident_tokens=self._slots.resident_tokens,
+            encoder_cache_bytes=cache.used_rows * row_bytes,
+            encoder_cache_capacity_bytes=cache.n_rows * row_bytes,
+            encoder_pinned_bytes=cache.held_rows * row_bytes,
+            encoder_hits=counters.encoder_hits,
+            encoder_misses=counters.encoder_misses,
+            loads_in_flight=len(self._loads),
+            patch_bytes=self._patch_bytes,
+            prefix_hits=counters.prefix_hits,
+            prefix_tokens_reused=counters.prefix_tokens_reused,
+            prompt_tokens=counters.prompt_tokens,
+            generated_tokens=counters.generated_tokens,
+            finished=counters.finished,
+            failed=counters.failed,
+            cancelled=counters.cancelled,
+            steps=counters.steps,
+        )
 
     @property
-    def n_live(self) -> int:
-        return len(self._live)
-
-    @property
-    def n_running(self) -> int:
-        return sum(sequence.slot is not None for sequence in self._live.values())
-
-    @property
-    def n_loads(self) -> int:
-        return len(self._loads)
-
-    @property
-    def patch_bytes(self) -> int:
+    def _patch_bytes(self) -> int:
         return sum(group_bytes(load.group) for load in self._loads.values())
 
     def next_deadline_s(self) -> float | None:
         """When `plan` has something to do although no message came."""
         deadlines = [s.deadline_s for s in self._live.values() if s.deadline_s is not None]
         return min(deadlines, default=None)
-
-    def is_waiting(self, request_id: str) -> bool:
-        sequence = self._live.get(request_id)
-        return sequence is not None and sequence.slot is None
 
     # what comes in
 
@@ -283,7 +292,7 @@ class Scheduler:
             self._improve(sequence, copies)
             n_tokens = min(self._available(sequence, budget), budget)
             rest = sequence.prepared.n_tokens - sequence.n_ready
-            if chunks and n_tokens < min(rest, MIN_PIECE):
+            if chunks and n_tokens < min(rest, self._limits.min_piece):
                 continue  # the little room left serves only prompts that end in it
             if n_tokens:
                 chunks.append(self._chunk(sequence, n_tokens))
@@ -301,7 +310,7 @@ class Scheduler:
         usable = sequence.prepared.identity[:-1]
         for twin in earlier:
             shared = common_prefix(twin.prepared.identity, usable)
-            if shared - max(twin.n_ready, sequence.n_ready) >= MIN_PIECE:
+            if shared - max(twin.n_ready, sequence.n_ready) >= self._limits.min_piece:
                 return True
         return False
 
@@ -310,7 +319,7 @@ class Scheduler:
         if sequence.started or sequence.slot is None:
             return
         identity = sequence.prepared.identity
-        copy = self._slots.improve(sequence.slot, identity, by_at_least=MIN_PIECE)
+        copy = self._slots.improve(sequence.slot, identity, by_at_least=self._limits.min_piece)
         if copy is not None:
             copies.append(SlotCopy(sequence.request_id, copy))
             self._reuse(sequence)
@@ -325,7 +334,7 @@ class Scheduler:
         if ready >= budget:
             return ready
         waiting = any(self._patches(group.key) is not None for group in sequence.needed())
-        return ready if ready >= MIN_PIECE and not waiting else 0
+        return ready if ready >= self._limits.min_piece and not waiting else 0
 
     def _chunk(self, sequence: Sequence, n_tokens: int) -> PrefillChunk:
         assert sequence.slot is not None
@@ -378,7 +387,7 @@ class Scheduler:
         """In the order of the requests, as long as workers and memory have room."""
         chosen: list[LoadJob] = []
         n_loading = sum(load.patches is None for load in self._loads.values())
-        n_bytes = self.patch_bytes
+        n_bytes = self._patch_bytes
         for sequence in self._by_rank("prefilling"):
             for group in sequence.needed():
                 if group.key in self._loads or self._cache.is_ready(group.key):

@@ -109,8 +109,9 @@ class FrameIndex:
             self._head += 1
 
     def clear(self) -> None:
-        """Nothing is retained any more; `next_index` stays."""
+        """Free the rows for good; `next_index` stays."""
         self._head = self._tail = self.n_alive = 0
+        self._columns = {name: column[:0].copy() for name, column in self._columns.items()}
 
     def snapshot(
         self, *, stream_id: str, taken_at_s: float, first_at_ms: int, newest_ms: int

@@ -12,6 +12,7 @@ Order of decisions (numbers as in the errors' documentation; 1 to 3 happen befor
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, TypeAlias
@@ -27,7 +28,7 @@ Numbers: TypeAlias = NDArray[Any]  # int64, or Python integers where int64 could
 _INT64_SAFE = 2**62
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Pick:
     """A chosen frame: everything about it but its pixels."""
 
@@ -68,10 +69,11 @@ def resolve_image(ref: ImageRef, snapshot: Snapshot) -> Pick:
     """Find the one frame an image reference names."""
     _require_any_frame(snapshot)
     if ref.anchor.kind == "frame_index":
-        return _pick(snapshot, _row_of_index(ref.anchor.value, snapshot))
+        return _picks(snapshot, [_row_of_index(ref.anchor.value, snapshot)], [None])[0]
     if len(snapshot) == 0:
         raise SegmentEmpty(f"stream {snapshot.stream_id} retains no frame any more")
-    return _pick(snapshot, _row_near(_time_of(ref.anchor, snapshot), ref, snapshot))
+    row = _row_near(_time_of(ref.anchor, snapshot), ref, snapshot)
+    return _picks(snapshot, [row], [None])[0]
 
 
 def resolve_segment(ref: SegmentRef, snapshot: Snapshot) -> SegmentPick:
@@ -97,9 +99,8 @@ def resolve_segment(ref: SegmentRef, snapshot: Snapshot) -> SegmentPick:
         rows = [*rows[:-1], stop - 1]
     elif not rows:
         rows = [first]  # shorter than the grid: a frame is there, so it is shown
-    ticks = _ticks(snapshot.stream_time_ms[rows], ref.max_fps)
-    picks = [_pick(snapshot, row, tick=int(tick)) for row, tick in zip(rows, ticks, strict=True)]
-    return SegmentPick(picks=tuple(picks), at_live_edge=end is None)
+    ticks = _ticks(snapshot.stream_time_ms[rows], ref.max_fps).tolist()
+    return SegmentPick(picks=_picks(snapshot, rows, ticks), at_live_edge=end is None)
 
 
 def _require_any_frame(snapshot: Snapshot) -> None:
@@ -173,7 +174,9 @@ def _is_reversed(start: _Bound, end: _Bound, snapshot: Snapshot) -> bool:
     if start.is_index == end.is_index:
         return end.value <= start.value
     if start.is_index:
-        return end.value <= _earliest_ms(start.value, snapshot)
+        return start.value >= 0 and end.value <= _earliest_ms(start.value, snapshot)
+    if end.value < 0:  # before the first frame, so before every time
+        return True
     latest_ms = _latest_ms(end.value, snapshot)
     return latest_ms is not None and latest_ms <= start.value
 
@@ -220,7 +223,8 @@ def _sampled(
         from_ms = max(start.value, int(snapshot.stream_time_ms[0]))
     lowest_tick = -((-from_ms * max_fps.numerator) // (1000 * max_fps.denominator))
     inside = (ticks >= lowest_tick).astype(bool)
-    return [first + int(offset) for offset in np.flatnonzero(is_first & inside)]
+    rows: list[int] = (first + np.flatnonzero(is_first & inside)).tolist()
+    return rows
 
 
 def _ticks(times_ms: Numbers, max_fps: Fraction) -> Numbers:
@@ -232,18 +236,21 @@ def _ticks(times_ms: Numbers, max_fps: Fraction) -> Numbers:
     return ticks
 
 
-def _pick(snapshot: Snapshot, row: int, *, tick: int | None = None) -> Pick:
-    return Pick(
-        stream_id=snapshot.stream_id,
-        index=int(snapshot.index[row]),
-        stream_time_ms=int(snapshot.stream_time_ms[row]),
-        captured_at_ms=int(snapshot.captured_at_ms[row]),
-        arrived_s=float(snapshot.arrived_s[row]),
-        width=int(snapshot.width[row]),
-        height=int(snapshot.height[row]),
-        corrupt=bool(snapshot.corrupt[row]),
-        tick=tick,
+def _picks(
+    snapshot: Snapshot, rows: Sequence[int], ticks: Sequence[int | None]
+) -> tuple[Pick, ...]:
+    chosen = np.asarray(rows, dtype=np.intp)
+    columns = (  # in the order of the fields of Pick
+        snapshot.index,
+        snapshot.stream_time_ms,
+        snapshot.captured_at_ms,
+        snapshot.arrived_s,
+        snapshot.width,
+        snapshot.height,
+        snapshot.corrupt,
     )
+    values = zip(*(column[chosen].tolist() for column in columns), ticks, strict=True)
+    return tuple(Pick(snapshot.stream_id, *fields) for fields in values)
 
 
 def _named(bound: _Bound) -> str:

@@ -38,9 +38,7 @@ MAX_GAPS = 100
 class StoreLimits:
     """What one stream may hold. Memory is `reserved_bytes`, whatever its cameras do."""
 
-    hot_bytes: int = (
-        64 * 2**20
-    )  # raw frames: 854x480 at 30 a second for 1.8 s as RGB, 3.6 s as I420
+    hot_bytes: int = 64 * 2**20  # raw frames: 1.8 s of 854x480 RGB at 30 frames a second
     history_bytes: int = 256 * 2**20  # compressed frames; 0: no history
     retention_s: float = 600.0
     max_frames: int = 36_000  # index rows: 600 s at 60 frames a second

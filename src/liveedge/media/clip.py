@@ -69,7 +69,11 @@ def decode_clip(
     frame_limits = VideoLimits(max_pixels=limits.max_pixels, max_side_px=limits.max_side_px)
     try:
         with av.open(
-            io.BytesIO(data), "r", format=demuxer, options=frame_limits.decoder_options()
+            io.BytesIO(data),
+            "r",
+            format=demuxer,
+            options=frame_limits.decoder_options(),
+            metadata_errors="replace",  # titles are in any encoding and of no interest
         ) as container:
             reader = VideoReader(container, limits=frame_limits)
             return _collect(reader, limits=limits, what=what, max_fps=max_fps, stopping=stopping)

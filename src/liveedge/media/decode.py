@@ -3,6 +3,8 @@
 A frame that cannot be decoded is left out and counted; the others keep their own times. What
 follows a loss is marked `corrupt` until the next key frame: it may show remains of the loss.
 Before the first key frame nothing comes out. Size, format and rotation may change at any frame.
+Loss is what the decoder notices: flipped bytes show in MJPEG and, nine times of ten, in H.264;
+H.265, VP8 and VP9 hold nothing that would give them away.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from av import Packet, VideoFrame
 from av.container import InputContainer
 from av.video.stream import VideoStream
 
-from liveedge.media.pixels import AvPixels, upright
+from liveedge.media.header import read_header
+from liveedge.media.pixels import AS_STORED, AvPixels, turn_in
 
 # What cameras and people send. A container may name any of some hundred decoders, few of them
 # hardened; the rest is refused.
@@ -24,6 +27,10 @@ CODECS = frozenset(
     {"h264", "hevc", "av1", "vp8", "vp9", "mjpeg", "mpeg4", "mpeg2video", "mpeg1video"}
     | {"prores", "ffv1", "png", "rawvideo"}
 )
+# By default a damaged JPEG comes out as a smeared picture without a word (20 of 30 tries, against
+# none). Not for the others: it would refuse frames for a sloppy side note of the camera.
+_STRICTNESS = {"mjpeg": {"err_detect": "explode"}}
+_JPEG_HEADER_BYTES = 4096
 _MAX_BAD_READS = 64  # in a row, before a damaged container counts as over
 _FALLBACK_FPS = 25.0  # when a stream has neither time stamps nor a rate
 
@@ -45,8 +52,11 @@ class VideoLimits:
     max_side_px: int = 8192
 
     def decoder_options(self) -> dict[str, str]:
-        """The same for FFmpeg, which also decodes while it probes."""
-        return {"max_pixels": str(self.max_pixels)}
+        """About the same for FFmpeg, which also decodes while it probes.
+
+        It counts with padded sides, so it gets some slack; `VideoReader` is exact.
+        """
+        return {"max_pixels": str(self.max_pixels + 128 * self.max_side_px)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +75,15 @@ class VideoReader:
         self._container = container
         self._limits = limits
         self._stream = _video_track(container)
-        self.codec = self._stream.codec_context.name
+        self.codec = self._stream.codec_context.codec.canonical_name
         self.n_broken = 0
         self._seen_key = False
         self._damaged = False
+        self._turn = AS_STORED
         self._last_s: float | None = None
         context = self._stream.codec_context
         self._check_size(context.width, context.height)
-        context.options = limits.decoder_options()
+        context.options = limits.decoder_options() | _STRICTNESS.get(self.codec, {})
         context.thread_count = 1  # frame threads would add a frame of delay each
         rate = self._stream.average_rate or self._stream.guessed_rate
         self.period_s = 1 / float(rate) if rate else 1 / _FALLBACK_FPS
@@ -116,6 +127,10 @@ class VideoReader:
         try:
             return packet.decode()
         except av.FFmpegError:  # whatever a decoder says about bytes: this frame is lost
+            # FFmpeg does not tell a JPEG beyond our limit from a damaged one.
+            claim = read_header(bytes(packet)[:_JPEG_HEADER_BYTES])
+            if claim is not None:
+                self._check_size(claim.width, claim.height)
             self.n_broken += 1
             self._damaged = True
             return []
@@ -129,7 +144,9 @@ class VideoReader:
             return None
         if frame.key_frame:
             self._damaged = False
-        return DecodedFrame(upright(frame), time_s, self._damaged)
+        # In the bitstream the rotation stands beside key frames only, and holds until the next.
+        self._turn = turn_in(frame) or (AS_STORED if frame.key_frame else self._turn)
+        return DecodedFrame(AvPixels(frame, self._turn), time_s, self._damaged)
 
     def _time_s(self, frame: VideoFrame) -> float:
         stamp = frame.pts if frame.pts is not None else frame.dts
@@ -165,7 +182,7 @@ def _video_track(container: InputContainer) -> VideoStream:
     track = tracks[0]
     # PyAV has no context for a track whose codec FFmpeg does not know.
     context = getattr(track, "codec_context", None)
-    if context is None or context.name not in CODECS:
-        name = "unknown" if context is None else context.name
+    name = "unknown" if context is None else context.codec.canonical_name
+    if name not in CODECS:
         raise VideoUnreadable(f"codec not supported ({name}); use H.264, H.265 or MJPEG")
     return track

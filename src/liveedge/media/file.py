@@ -112,6 +112,7 @@ class FileSource:
             # The prefix keeps a path such as "concat:..." from being read as another protocol.
             return av.open(
                 f"file:{path}",
+                metadata_errors="replace",  # titles are in any encoding and of no interest
                 options={
                     "protocol_whitelist": "file",
                     "format_whitelist": _DEMUXERS,

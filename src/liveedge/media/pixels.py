@@ -33,7 +33,7 @@ class Turn:
         return np.ascontiguousarray(turned)
 
 
-_AS_STORED = Turn()
+AS_STORED = Turn()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class AvPixels:
     """A decoded frame of PyAV. Any number of threads may read it."""
 
     frame: VideoFrame
-    turn: Turn = _AS_STORED
+    turn: Turn = AS_STORED
 
     @property
     def width(self) -> int:
@@ -62,10 +62,10 @@ class AvPixels:
         return self.turn.apply(cast("NDArray[np.uint8]", as_rgb.to_ndarray()))
 
 
-def upright(frame: VideoFrame) -> AvPixels:
-    """The pixels of a frame with the rotation that it carries, if any."""
+def turn_in(frame: VideoFrame) -> Turn | None:
+    """The rotation that a frame carries; None: it says nothing about it."""
     matrix = frame.side_data.get("DISPLAYMATRIX")
-    return AvPixels(frame, _AS_STORED if matrix is None else turn_of(bytes(cast(SideData, matrix))))
+    return None if matrix is None else turn_of(bytes(cast(SideData, matrix)))
 
 
 def turn_of(display_matrix: bytes) -> Turn:

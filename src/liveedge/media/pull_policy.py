@@ -91,12 +91,12 @@ def check_pull_address(address: Address, *, port: int, policy: PullPolicy) -> No
     address = _unwrapped(address)
     if any(address in network for network in _METADATA_NETWORKS):
         raise _forbidden("link-local and metadata addresses are never pulled")
-    if address.is_multicast or (address.is_reserved and not address.is_loopback):
-        raise _forbidden("multicast and reserved addresses cannot be pulled")
     own = {ipaddress.ip_address(text) for text in policy.own_addresses}
     is_own = address.is_loopback or address.is_unspecified or address in own
     if is_own and port in policy.own_ports:
         raise _forbidden("it is a port of this server")
+    if address.is_multicast or (address.is_reserved and not is_own):
+        raise _forbidden("multicast and reserved addresses cannot be pulled")
     if not policy.allow_private and not address.is_global:
         raise _forbidden("private addresses are not allowed by the configuration")
 

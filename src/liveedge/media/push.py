@@ -26,8 +26,8 @@ class PushSource:
         self._turn = threading.Lock()
 
     def run(self, sink: FrameSink, stopping: threading.Event) -> None:
-        sink.state("waiting_for_publisher", "no frame has been pushed yet")
-        with self._turn:
+        with self._turn:  # its client may push as soon as the stream counts as open
+            sink.state("waiting_for_publisher", "no frame has been pushed yet")
             self._sink = sink
         stopping.wait()
         with self._turn:

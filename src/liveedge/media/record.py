@@ -83,6 +83,8 @@ def _check(path: Path, seconds: float, size: tuple[int, int]) -> None:
         raise SettingsInvalid(
             f"record: {path.name} has suffix {path.suffix!r}, needs {' or '.join(SUFFIXES)}"
         )
+    if not path.parent.is_dir():
+        raise SettingsInvalid(f"record: {path.parent} is not a folder: create it first")
     if not 0 < seconds <= 86_400:
         raise SettingsInvalid(
             f"record: seconds is {seconds}, needs to be above 0 and at most 86400"

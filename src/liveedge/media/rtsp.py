@@ -68,7 +68,11 @@ class RtspSource:
             raise SourceLost("the camera closed the connection")
 
     def _check_addresses(self) -> None:
-        """Judge what the host's name resolves to now, as it may change between attempts."""
+        """Judge what the host's name resolves to now, as it may change between attempts.
+
+        FFmpeg looks it up once more: a name server that answers differently within milliseconds
+        is not caught here, and an RTSP redirect is not either.
+        """
         target = self._target
         if target.address is not None:
             return
@@ -90,6 +94,7 @@ class RtspSource:
             return av.open(
                 self._url,
                 format="rtsp",
+                metadata_errors="replace",
                 timeout=(patience_s, self._settings.read_timeout_s),
                 options={
                     "rtsp_transport": "tcp",
@@ -129,7 +134,11 @@ def _lost(error: Exception) -> SourceLost:
 
 # From the particular to the general: PyAV's errors are also Python's.
 _REASONS: tuple[tuple[type[Exception], str, bool], ...] = (
-    (av.HTTPUnauthorizedError, "401 from the camera: user name or password is wrong", True),
+    (
+        av.HTTPUnauthorizedError,
+        "401 from the camera: user name or password is missing or wrong",
+        True,
+    ),
     (av.HTTPForbiddenError, "403 from the camera: this user may not see the video", True),
     (av.HTTPNotFoundError, "404 from the camera: it has no such path", False),
     (av.HTTPClientError, "the camera refused the request", False),

@@ -108,6 +108,7 @@ class SimSource:
     def run(self, sink: FrameSink, stopping: threading.Event) -> None:
         if self._started_s is None:
             self._started_s = self._clock.monotonic_s()
+        self._next_number = self._newest_due(self._next_number)
         forget_at_s = _FORGET_EVERY_S
         while not stopping.is_set():
             due_s = self._started_s + self._next_number / self.options.fps
@@ -120,10 +121,10 @@ class SimSource:
             if t_s >= forget_at_s:
                 self._workcell.forget_before(t_s)
                 forget_at_s = t_s + _FORGET_EVERY_S
-            self._next_number = self._number_after(self._next_number)
+            self._next_number = self._newest_due(self._next_number + 1)
 
-    def _number_after(self, number: int) -> int:
-        """The next frame, or the newest one that is due if some have been missed."""
+    def _newest_due(self, number: int) -> int:
+        """Frame `number`, or the newest one that is due if that is past."""
         assert self._started_s is not None
         elapsed_s = self._clock.monotonic_s() - self._started_s
-        return max(number + 1, int(elapsed_s * self.options.fps))
+        return max(number, int(elapsed_s * self.options.fps))

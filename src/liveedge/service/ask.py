@@ -73,14 +73,16 @@ class Asker:
         clock: Clock,
         models: ModelHost,
         streams: Streams,
-        workers: Workers,
+        prompts: Workers,
+        uploads: Workers,
         in_progress: Budget,
         settings: AskSettings,
     ) -> None:
         self._clock = clock
         self._models = models
         self._streams = streams
-        self._workers = workers
+        self._prompts = prompts
+        self._uploads = uploads  # apart from the prompts: a clip may take seconds to decode
         self._in_progress = in_progress
         self._settings = settings
 
@@ -140,7 +142,7 @@ class Asker:
         stopping = threading.Event()
         try:
             return {
-                upload.where: await self._workers.run(
+                upload.where: await self._uploads.run(
                     partial(decode, upload, limits=limits, stopping=stopping)
                 )
                 for upload in uploads
@@ -159,7 +161,7 @@ class Asker:
             priority=question.priority,
             deadline_s=course.deadline_s,
         )
-        prepared = await self._workers.run(lambda: engine.prepare(request))
+        prepared = await self._prompts.run(lambda: engine.prepare(request))
         course.submitted_s = self._clock.monotonic_s()
         if course.submitted_s >= course.deadline_s:
             raise DeadlineExceeded("the deadline passed before the question reached the model")

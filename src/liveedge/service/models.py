@@ -83,7 +83,9 @@ class ModelHost:
     def require(self, name: str) -> Engine:
         """The engine behind an id or alias. Raises ModelNotFound or ModelUnavailable."""
         if name != self.model_id and self._aliases.get(name) != self.model_id:
-            raise ModelNotFound(f"there is no model {name[:200]!r}; GET /models lists what there is")
+            raise ModelNotFound(
+                f"there is no model {name[:200]!r}; GET /models lists what there is"
+            )
         self.require_ready()
         engine = self.engine
         assert engine is not None

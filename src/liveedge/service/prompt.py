@@ -61,7 +61,9 @@ class Shown:
         )
 
 
-Pair: TypeAlias = tuple[Shown, Shown]  # a temporal group; the same one twice where it has no partner
+Pair: TypeAlias = tuple[
+    Shown, Shown
+]  # a temporal group; the same one twice where it has no partner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +104,7 @@ def make_prompt(turns: Sequence[Turn], parts: Sequence[Sequence[Part]], media: M
         content: list[EnginePart] = []
         for part in contents:
             content += _engine_parts(part, media, shown)
-        messages.append(
-            Message(role=turn.role, content=tuple(content), tool_calls=turn.tool_calls)
-        )
+        messages.append(Message(role=turn.role, content=tuple(content), tool_calls=turn.tool_calls))
     n_broken = sum(upload.n_broken for upload in media.uploaded.values())
     return Prompt(messages=tuple(messages), shown=tuple(shown), n_broken=n_broken)
 

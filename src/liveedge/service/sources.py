@@ -124,7 +124,9 @@ class Pipelines:
 
     def _push(self, url: str | None) -> Source:
         if url is not None:
-            raise SourceUnavailable("a source of type push takes no URL: its client sends the frames")
+            raise SourceUnavailable(
+                "a source of type push takes no URL: its client sends the frames"
+            )
         return PushSource(limits=self._policy.pictures)
 
 

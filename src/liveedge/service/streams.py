@@ -16,6 +16,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+
 from liveedge.core.clock import Clock
 from liveedge.core.errors import (
     StreamLimitReached,
@@ -174,6 +175,10 @@ class Streams:
     @property
     def n_active(self) -> int:
         return len(self._active)
+
+    @property
+    def n_opening(self) -> int:
+        return len(self._opening)
 
     @property
     def n_closing(self) -> int:

@@ -64,13 +64,9 @@ def decode(upload: Upload, *, limits: UploadLimits, stopping: threading.Event) -
     return Uploaded(frames, clip.n_broken)
 
 
-def _sampled_clip(
-    data: bytes, *, limits: ClipLimits, what: str, stopping: threading.Event
-) -> Clip:
+def _sampled_clip(data: bytes, *, limits: ClipLimits, what: str, stopping: threading.Event) -> Clip:
     whole = replace(limits, max_frames=min(WHOLE_CLIP_FRAMES, limits.max_frames))
     try:
         return decode_clip(data, limits=whole, what=what, stopping=stopping)
     except MediaTooLarge:  # too many frames to show them all; any other reason comes up again
-        return decode_clip(
-            data, limits=limits, what=what, max_fps=CLIP_MAX_FPS, stopping=stopping
-        )
+        return decode_clip(data, limits=limits, what=what, max_fps=CLIP_MAX_FPS, stopping=stopping)

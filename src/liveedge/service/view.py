@@ -80,9 +80,6 @@ def make_view(
 ) -> StreamView:
     """Everything about one stream."""
     has_ended = life.ended_at_ms is not None
-    dropped = dict(counters.dropped_by_reason)
-    if status.broken_frames:
-        dropped["undecodable"] = status.broken_frames
     return StreamView(
         id=life.id,
         state="ended" if has_ended else "active",
@@ -108,7 +105,7 @@ def make_view(
         width=counters.width,
         height=counters.height,
         codec=status.codec,
-        dropped=dropped,
+        dropped=dict(counters.dropped_by_reason),
         corrupt_frames=counters.corrupt,
         reconnects=status.reconnects,
         gaps=tuple(GapView(from_ms=gap.from_ms, to_ms=gap.to_ms) for gap in counters.gaps),

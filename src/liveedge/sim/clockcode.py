@@ -48,8 +48,8 @@ def read_code(rgb: NDArray[np.uint8]) -> CodeReading | None:
     strip = strip_height_px(height)
     if width < N_COLUMNS or height < strip:
         return None
-    y = height - strip + ((np.arange(N_ROWS) + 0.5) * strip / N_ROWS).astype(int)
-    x = ((np.arange(N_COLUMNS) + 0.5) * width / N_COLUMNS).astype(int)
+    y = height - strip + _middles(strip, N_ROWS)
+    x = _middles(width, N_COLUMNS)
     bits = rgb[y][:, x].mean(axis=2) > 127
     data = np.packbits(bits.reshape(-1)).tobytes()
     if binascii.crc_hqx(data[:14], 0xFFFF) != int.from_bytes(data[14:], "big"):
@@ -59,6 +59,12 @@ def read_code(rgb: NDArray[np.uint8]) -> CodeReading | None:
         t_ms=int.from_bytes(data[4:8], "big"),
         wall_ms=int.from_bytes(data[8:14], "big"),
     )
+
+
+def _middles(n_px: int, n_cells: int) -> NDArray[np.intp]:
+    """The middle pixel of each cell, where pixel `i` belongs to cell `i * n_cells // n_px`."""
+    edges = -(-np.arange(n_cells + 1) * n_px // n_cells)  # first pixel of each cell
+    return (edges[:-1] + edges[1:] - 1) // 2
 
 
 def _pack(reading: CodeReading) -> bytes:

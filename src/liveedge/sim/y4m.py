@@ -107,9 +107,9 @@ def _bytes(values: NDArray[np.floating]) -> NDArray[np.uint8]:
 
 
 def _read_header(file: BinaryIO) -> Y4mHeader:
-    magic, *fields = file.readline(_MAX_HEADER_BYTES).decode("ascii", "replace").split()
-    known = {field[0]: field[1:] for field in fields if field[0] != "X"}
-    if magic != "YUV4MPEG2" or known.get("C") != "420jpeg":
+    words = file.readline(_MAX_HEADER_BYTES).decode("ascii", "replace").split()
+    known = {word[0]: word[1:] for word in words[1:] if word[0] != "X"}
+    if words[:1] != ["YUV4MPEG2"] or known.get("C") != "420jpeg":
         raise ValueError("not a YUV4MPEG2 file with C420jpeg planes")
     return Y4mHeader(
         width=int(known["W"]),

@@ -35,9 +35,7 @@ class _Sleeper:
 class FakeClock:
     """A clock that stands still until it is moved. All methods may be called from any thread."""
 
-    def __init__(
-        self, *, monotonic_s: float = 1_000.0, wall_ms: int = 1_750_000_000_000
-    ) -> None:
+    def __init__(self, *, monotonic_s: float = 1_000.0, wall_ms: int = 1_750_000_000_000) -> None:
         self._now_ns = round(monotonic_s * NS_PER_S)
         self._wall_offset_ns = wall_ms * 1_000_000 - self._now_ns
         self._sleepers: list[_Sleeper] = []

@@ -85,13 +85,13 @@ class ScriptedSource:
 def fails(reason: str, *, hopeless: bool = False) -> Script:
     """Does not open."""
 
-    def script(sink: FrameSink, stopping: threading.Event) -> None:
+    def script(_sink: FrameSink, _stopping: threading.Event) -> None:
         raise SourceLost(reason, hopeless=hopeless)
 
     return script
 
 
-def hangs(sink: FrameSink, stopping: threading.Event) -> None:
+def hangs(_sink: FrameSink, stopping: threading.Event) -> None:
     """Neither opens nor fails, until it is stopped."""
     stopping.wait()
 
@@ -126,6 +126,10 @@ class FakeCamera:
         self._running = threading.Event()
         self._over: SourceLost | None = None
         self._ended = threading.Event()
+
+    @property
+    def is_running(self) -> bool:
+        return self._running.is_set()
 
     def run(self, sink: FrameSink, stopping: threading.Event) -> None:
         self.n_runs += 1

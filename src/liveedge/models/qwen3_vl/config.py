@@ -159,9 +159,7 @@ class Section:
             raise self.error(key, value, "a list of integers")
         return tuple(value)
 
-    def triple(
-        self, key: str, default: tuple[float, float, float]
-    ) -> tuple[float, float, float]:
+    def triple(self, key: str, default: tuple[float, float, float]) -> tuple[float, float, float]:
         value = self._get(key, default)
         if not isinstance(value, list | tuple) or len(value) != 3:
             raise self.error(key, value, "a list of three numbers")
@@ -178,7 +176,7 @@ class Section:
     def error(self, key: str, value: object, expected: str) -> CheckpointInvalid:
         return CheckpointInvalid(f"{self.where}: {key} is {value!r}, needs {expected}")
 
-    def _get(self, key: str, default: Any) -> Any:  # noqa: ANN401  JSON values
+    def _get(self, key: str, default: Any) -> Any:
         value = self.values.get(key)
         if value is not None:
             return value
@@ -206,6 +204,11 @@ def load_config(folder: Path) -> Qwen3VLConfig:
     """Read and check `config.json`."""
     root = read_json(folder / "config.json")
     root.word("model_type", "", allowed=frozenset({MODEL_TYPE}))
+    if root.has("quantization_config"):
+        raise CheckpointInvalid(
+            f"{root.where}: quantization_config: quantised weights are not supported; "
+            "use the float16, bfloat16 or float32 checkpoint"
+        )
     text_section = root.section("text_config")
     text = _text_config(text_section, tied=_tied(root, text_section))
     vision = _vision_config(root.section("vision_config"))

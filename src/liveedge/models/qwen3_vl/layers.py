@@ -11,10 +11,14 @@ from torch.nn import functional
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding of [..., T, d] with angles given twice over the width."""
-    half = x.shape[-1] // 2
-    turned = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
-    return x * cos + turned * sin
+    """Rotary embedding of [..., T, d] by what `rotation` gave."""
+    return x * cos + x.roll(x.shape[-1] // 2, -1) * sin
+
+
+def rotation(angles: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosine and sine [..., d] of angles [..., d / 2]; the first half of the sine is negative."""
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
 
 
 def activation(name: str) -> Callable[[Tensor], Tensor]:

@@ -129,9 +129,7 @@ class PromptBuilder:
         `{"type": "image"}`, `{"type": "video"}`, and may have `tool_calls`. `media` describes the
         image and video parts in order.
         """
-        text = self._template.render(
-            messages, tools, add_generation_prompt=add_generation_prompt
-        )
+        text = self._template.render(messages, tools, add_generation_prompt=add_generation_prompt)
         ids: list[int] = []
         spans: list[MediaSpan] = []
         for piece in _joined(self._pieces(text, media)):

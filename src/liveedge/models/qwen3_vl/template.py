@@ -62,7 +62,7 @@ class ChatTemplate:
                 loc=("body", "messages"),
             ) from error
 
-    def _mark(self, value: Any) -> Any:  # noqa: ANN401  JSON values
+    def _mark(self, value: Any) -> Any:
         if isinstance(value, str):
             return self._dangerous.sub(_break, value.replace(MARK, ""))
         if isinstance(value, Mapping):
@@ -104,7 +104,7 @@ def _source(folder: Path) -> str:
     raise CheckpointInvalid(f"{folder} has no chat template: add chat_template.jinja")
 
 
-def _default(value: Any) -> str | None:  # noqa: ANN401  JSON values
+def _default(value: Any) -> str | None:
     if isinstance(value, list):
         value = {entry.get("name"): entry.get("template") for entry in value}.get("default")
     return value if isinstance(value, str) else None
@@ -123,7 +123,7 @@ def _named_tokens(folder: Path) -> dict[str, str]:
     return named
 
 
-def _to_json(value: Any, indent: int | None = None, **options: Any) -> str:  # noqa: ANN401
+def _to_json(value: Any, indent: int | None = None, **options: Any) -> str:
     # jinja2's own filter escapes HTML, which no chat template expects.
     options.setdefault("ensure_ascii", False)
     return json.dumps(value, indent=indent, **options)

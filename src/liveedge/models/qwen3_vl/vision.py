@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from liveedge.models.qwen3_vl.config import VisionConfig
-from liveedge.models.qwen3_vl.layers import activation, init_weights, rotate
+from liveedge.models.qwen3_vl.layers import activation, init_weights, rotate, rotation
 
 NORM_EPS = 1e-6  # fixed in this family
 
@@ -121,9 +121,7 @@ class GridLayout:
 
 
 @lru_cache(maxsize=32)
-def grid_layout(
-    grid_hw: tuple[int, int], config: VisionConfig, device: torch.device
-) -> GridLayout:
+def grid_layout(grid_hw: tuple[int, int], config: VisionConfig, device: torch.device) -> GridLayout:
     """Positions of a grid; remembered, because a stream has one or two sizes."""
     with torch.inference_mode(mode=False):  # a remembered tensor must also serve training
         row, column = _block_order(grid_hw, config.merge_size)
@@ -162,10 +160,9 @@ def _axis_taps(index: Tensor, length: int, side: int) -> tuple[Tensor, Tensor]:
 
 
 def _rotation(row: Tensor, column: Tensor, config: VisionConfig) -> tuple[Tensor, Tensor]:
-    """Cosine and sine [N, d]: a quarter of the width turns by row, a quarter by column, twice."""
+    """Cosine and sine [N, d]: half of the pairs turn by row, half by column."""
     axis_dim = config.hidden_size // config.n_heads // 2
     steps = torch.arange(0, axis_dim, 2, dtype=torch.float) / axis_dim
     frequency = 1.0 / (config.rope_theta**steps)
-    angles = torch.cat([row[:, None].float() * frequency, column[:, None].float() * frequency], 1)
-    angles = torch.cat([angles, angles], 1)
-    return angles.cos(), angles.sin()
+    places = torch.stack([row, column], 1).float()
+    return rotation((places[:, :, None] * frequency).flatten(1))

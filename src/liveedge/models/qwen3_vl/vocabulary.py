@@ -6,7 +6,6 @@ and any answer can be read token by token.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from functools import cached_property
@@ -26,15 +25,13 @@ class Vocabulary:
         path = folder / "tokenizer.json"
         content = read_json(path)
         _check_byte_level(content)
-        self.tokenizer: Tokenizer = _tokenizer(content.values, path)
+        self.tokenizer = _tokenizer(path)
         self.special: dict[str, int] = {
             token["content"]: token["id"]
             for token in content.values.get("added_tokens", [])
             if token["special"]
         }
         self._special_ids = frozenset(self.special.values())
-        self._plain = _tokenizer(content.values, path)
-        self._plain.encode_special_tokens = True  # the library's name for: they are only text
         self.eos_ids = _eos_ids(folder, self.special)
 
     @property
@@ -50,7 +47,7 @@ class Vocabulary:
 
     def encode_plain(self, text: str) -> list[int]:
         """Ids of text in which special tokens are only letters."""
-        ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
     def is_special(self, token_id: int) -> bool:
@@ -87,11 +84,13 @@ def byte_alphabet() -> Iterator[tuple[int, str]]:
     yield from ((byte, chr(256 + number)) for number, byte in enumerate(others))
 
 
-def _tokenizer(values: object, path: Path) -> Tokenizer:
+def _tokenizer(path: Path) -> Tokenizer:
     try:
-        return Tokenizer.from_str(json.dumps(values))
-    except Exception as error:  # noqa: BLE001  the library raises nothing more specific
+        tokenizer: Tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing more specific
         raise CheckpointInvalid(f"{path} cannot be loaded: {error}") from error
+    tokenizer.encode_special_tokens = True  # the library's name for: they are only text
+    return tokenizer
 
 
 def _check_byte_level(content: Section) -> None:

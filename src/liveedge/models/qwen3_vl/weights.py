@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from liveedge.core.errors import CheckpointInvalid
 from liveedge.models.qwen3_vl.config import (
@@ -64,7 +66,7 @@ def load(folder: Path, *, device: torch.device, dtype: torch.dtype) -> Qwen3VL:
     """Read a checkpoint folder into modules on `device`, in evaluation mode, gradients off."""
     config = load_config(folder)
     pixels = load_pixel_config(folder, config.vision)
-    with torch.device("meta"):  # shapes only: no random weights to throw away
+    with torch.device("meta"), _NoInit():  # shapes only: no random weights to throw away
         vision, text = VisionTower(config.vision), TextModel(config.text)
     with ExitStack() as stack:
         tensors = _open(folder, stack)
@@ -164,7 +166,7 @@ def _open(folder: Path, stack: ExitStack) -> dict[str, _Stored]:
             raise CheckpointInvalid(f"cannot read {path}: {error}") from error
         for name in file.keys():  # noqa: SIM118  not a mapping
             shape = tuple(file.get_slice(name).get_shape())
-            tensors[name] = _Stored(shape, lambda file=file, name=name: file.get_tensor(name))
+            tensors[name] = _Stored(shape, partial(file.get_tensor, name))
     return tensors
 
 
@@ -200,6 +202,23 @@ def _listed(names: set[str]) -> str:
     shown = sorted(names)[:NAMES_SHOWN]
     more = len(names) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")
+
+
+class _NoInit(TorchFunctionMode):
+    """Leaves new parameters as they are: drawing on the meta device makes torch import its
+    compiler, which takes seconds."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        values = kwargs or {}
+        if getattr(func, "__module__", None) == nn.init.__name__:
+            return values["tensor"] if "tensor" in values else args[0]
+        return func(*args, **values)
 
 
 def _fill(

@@ -1,0 +1,168 @@
+"""The HTTP application: every route under `/v1beta`, `/v1` and `/`, every error as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+
+from liveedge.api.auth import Keys
+from liveedge.api.body import Bodies, BodyInvalid
+from liveedge.api.chat import ChatEndpoint
+from liveedge.api.context import RequestContext, face_of
+from liveedge.api.cors import Cors
+from liveedge.api.docs import DocumentedApi
+from liveedge.api.encode import model_object
+from liveedge.api.errors import ErrorAnswer, answer, flat_body, invalid
+from liveedge.api.gate import Gate
+from liveedge.api.reply import error_reply, json_reply
+from liveedge.api.streams import StreamRoutes
+from liveedge.core.clock import Clock
+from liveedge.core.errors import LiveEdgeError
+from liveedge.core.version import VERSION
+from liveedge.service.ask import Asker
+from liveedge.service.limits import Budget
+from liveedge.service.models import ModelHost
+from liveedge.service.pictures import Pictures
+from liveedge.service.streams import Streams
+
+PREFIXES = ("/v1beta", "/v1", "")  # public clients hard-code each of them
+
+Lifespan: TypeAlias = Callable[[FastAPI], AbstractAsyncContextManager[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiSettings:
+    """What HTTP alone needs to know."""
+
+    keys: tuple[str, ...] = field(default=(), repr=False)
+    cors_origins: tuple[str, ...] = ()
+    region: str = "local"
+    is_regional: bool = False
+    max_body_bytes: int = 64 << 20
+    default_max_tokens: int = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """What the routes call."""
+
+    asker: Asker
+    models: ModelHost
+    streams: Streams
+    pictures: Pictures
+    held_bytes: Budget  # of request bodies
+
+
+def create_app(
+    services: Services, settings: ApiSettings, *, clock: Clock, lifespan: Lifespan | None = None
+) -> FastAPI:
+    """The ASGI application."""
+    keys = Keys(settings.keys)
+    app = DocumentedApi(
+        title="liveedge",
+        version=VERSION,
+        lifespan=lifespan,
+        redoc_url=None,
+        redirect_slashes=False,
+        middleware=[
+            Middleware(RequestContext, clock=clock),
+            Middleware(Cors, origins=settings.cors_origins, is_open=keys.is_open),
+        ],
+    )
+    gate = Gate(keys=keys, region=settings.region, is_regional=settings.is_regional)
+    bodies = Bodies(max_bytes=settings.max_body_bytes, held=services.held_bytes)
+    chat = ChatEndpoint(
+        asker=services.asker,
+        bodies=bodies,
+        clock=clock,
+        default_max_tokens=settings.default_max_tokens,
+    )
+    streams = StreamRoutes(
+        gate=gate, bodies=bodies, streams=services.streams, pictures=services.pictures
+    )
+    routers = (_chat_router(gate, chat), streams.router(), _facts(services))
+    for prefix in PREFIXES:
+        shown = prefix == PREFIXES[0]
+        for router in routers:
+            app.include_router(router, prefix=prefix, include_in_schema=shown)
+    _answer_errors(app)
+    return app
+
+
+def _chat_router(gate: Gate, chat: ChatEndpoint) -> APIRouter:
+    router = APIRouter(tags=["chat"])
+
+    @router.post("/chat/completions")
+    async def ask(request: Request) -> Response:
+        """Ask a question about streams and pictures."""
+        return chat.response(tenant=gate.open_chat(request))
+
+    return router
+
+
+def _facts(services: Services) -> APIRouter:
+    router = APIRouter(tags=["server"])
+
+    @router.get("/models")
+    async def models() -> Response:
+        """The models that can be asked."""
+        entries = services.models.entries()
+        return json_reply({"object": "list", "data": [model_object(entry) for entry in entries]})
+
+    @router.get("/health")
+    async def health() -> Response:
+        """The process is alive."""
+        return json_reply({"status": "ok"})
+
+    @router.get("/ready")
+    async def ready() -> Response:
+        """The model is loaded and answers."""
+        services.models.require_ready()
+        return json_reply({"status": "ready", "model": services.models.model_id})
+
+    @router.get("/version")
+    async def version() -> Response:
+        """Name and version of the server."""
+        return json_reply({"name": "liveedge", "version": VERSION})
+
+    @router.get("/", include_in_schema=False)
+    async def root() -> Response:
+        """Where to go from here."""
+        return json_reply(
+            {
+                "name": "liveedge",
+                "version": VERSION,
+                "api": "/v1beta",
+                "models": "/v1beta/models",
+                "docs": "/docs",
+            }
+        )
+
+    return router
+
+
+def _answer_errors(app: FastAPI) -> None:
+    @app.exception_handler(LiveEdgeError)
+    async def known(request: Request, error: LiveEdgeError) -> Response:
+        return error_reply(answer(error, face=face_of(request.scope)))
+
+    @app.exception_handler(BodyInvalid)
+    async def malformed(request: Request, error: BodyInvalid) -> Response:
+        return error_reply(invalid(error.details, face=face_of(request.scope)))
+
+    @app.exception_handler(HTTPException)
+    async def unrouted(request: Request, error: HTTPException) -> Response:
+        """No such route, or not with this method."""
+        text, code = {
+            404: (f"there is no route {request.url.path[:200]}", "not_found"),
+            405: (f"{request.method} is not possible here", "method_not_allowed"),
+        }.get(error.status_code, (str(error.detail), "http_error"))
+        body = flat_body(text, "invalid_request_error", code)
+        headers = {"x-should-retry": "false", **(error.headers or {})}
+        return error_reply(ErrorAnswer(error.status_code, body, headers))

@@ -1,0 +1,34 @@
+"""The entrance of every route: what kind of route it is, and who asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from starlette.requests import HTTPConnection
+
+from liveedge.api.auth import Keys
+from liveedge.api.context import mark
+from liveedge.core.errors import RegionMismatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """Checks keys and regions."""
+
+    keys: Keys
+    region: str
+    is_regional: bool  # several regions: a request for another one is refused
+
+    def open_chat(self, request: HTTPConnection) -> str:
+        """The tenant of a chat request. Its region is checked later, in the order of checks."""
+        mark(request.scope, face="chat", region=self.region)
+        return self.keys.tenant(request.headers.get("authorization"))
+
+    def open_stream(self, request: HTTPConnection) -> str:
+        """The tenant of a request about streams."""
+        mark(request.scope, face="flat", region=self.region)
+        tenant = self.keys.tenant(request.headers.get("authorization"))
+        asked = request.headers.get("x-overshoot-region")
+        if self.is_regional and asked is not None and asked != self.region:
+            raise RegionMismatch("this is another region", expected=self.region, requested=asked)
+        return tenant

@@ -1,0 +1,124 @@
+"""Routes about streams: create, look, keep alive, end; pictures out, frames in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fastapi import APIRouter, Request, Response, WebSocket
+from starlette.datastructures import Headers
+
+from liveedge.api.body import Bodies, parse
+from liveedge.api.disconnect import DisconnectGuard
+from liveedge.api.encode import created_stream, kept_stream, pushed_frame, stream_object
+from liveedge.api.gate import Gate
+from liveedge.api.push import push_over_websocket
+from liveedge.api.reply import json_reply
+from liveedge.api.schema import SourceBody, StreamBody
+from liveedge.core.errors import RequestInvalid
+from liveedge.service.pictures import Pictures
+from liveedge.service.sources import SourceSpec
+from liveedge.service.streams import Streams
+
+MAX_STREAM_BODY_BYTES = 64 * 1024
+CAPTURED_AT = "x-captured-at-ms"
+PUBLISHED_BY_SDK = "livekit"  # what a stream without a source is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamRoutes:
+    """Handlers; each parses, calls one service and encodes."""
+
+    gate: Gate
+    bodies: Bodies
+    streams: Streams
+    pictures: Pictures
+
+    def router(self) -> APIRouter:
+        router = APIRouter(tags=["streams"])
+        add = router.add_api_route
+        add("/streams", self.create, methods=["POST"])
+        add("/streams", self.list, methods=["GET"])
+        add("/streams/{stream_id}", self.look, methods=["GET"])
+        add("/streams/{stream_id}", self.delete, methods=["DELETE"])
+        add("/streams/{stream_id}/keepalive", self.keepalive, methods=["POST"])
+        add("/streams/{stream_id}/frame.jpg", self.jpeg, methods=["GET"])
+        add("/streams/{stream_id}/frame.png", self.png, methods=["GET"])
+        add("/streams/{stream_id}/frames", self.push, methods=["POST"])
+        router.add_api_websocket_route("/streams/{stream_id}/frames", self.push_many)
+        return router
+
+    async def create(self, request: Request) -> Response:
+        """Create a stream. Without a source the client publishes with a LiveKit SDK."""
+        tenant = self.gate.open_stream(request)
+        async with self.bodies.read(request, max_bytes=MAX_STREAM_BODY_BYTES) as data:
+            body = parse(data, StreamBody) if data.strip() not in (b"", b"null") else StreamBody()
+        source = body.source or SourceBody(type=PUBLISHED_BY_SDK)
+        async with DisconnectGuard(request.receive):
+            view = await self.streams.create(tenant, SourceSpec(type=source.type, url=source.url))
+        return json_reply(created_stream(view), status=201)
+
+    async def list(self, request: Request) -> Response:
+        """The streams of the key."""
+        views = self.streams.views(self.gate.open_stream(request))
+        return json_reply({"object": "list", "data": [stream_object(view) for view in views]})
+
+    async def look(self, request: Request, stream_id: str) -> Response:
+        """Everything known about a stream."""
+        tenant = self.gate.open_stream(request)
+        return json_reply(stream_object(self.streams.view(tenant, stream_id)))
+
+    async def delete(self, request: Request, stream_id: str) -> Response:
+        """End a stream."""
+        self.streams.delete(self.gate.open_stream(request), stream_id)
+        return json_reply({"id": stream_id, "deleted": True})
+
+    async def keepalive(self, request: Request, stream_id: str) -> Response:
+        """Renew the lease of a stream."""
+        tenant = self.gate.open_stream(request)
+        return json_reply(kept_stream(self.streams.keepalive(tenant, stream_id)))
+
+    async def jpeg(self, request: Request, stream_id: str) -> Response:
+        """A retained frame as JPEG."""
+        return await self._picture(request, stream_id, "jpeg")
+
+    async def png(self, request: Request, stream_id: str) -> Response:
+        """A retained frame as PNG."""
+        return await self._picture(request, stream_id, "png")
+
+    async def _picture(
+        self, request: Request, stream_id: str, fmt: Literal["jpeg", "png"]
+    ) -> Response:
+        tenant = self.gate.open_stream(request)
+        async with DisconnectGuard(request.receive):
+            picture = await self.pictures.encode(tenant, stream_id, request.url.query, fmt)
+        headers = {
+            "x-frame-index": str(picture.frame_index),
+            "x-captured-at-ms": str(picture.captured_at_ms),
+            "x-age-ms": str(picture.age_ms),
+            "cache-control": "no-store",
+        }
+        return Response(picture.data, media_type=f"image/{fmt}", headers=headers)
+
+    async def push(self, request: Request, stream_id: str) -> Response:
+        """Push one encoded picture into a stream of type push."""
+        tenant = self.gate.open_stream(request)
+        captured_at_ms = _captured_at_ms(request.headers)
+        async with self.bodies.read(request) as data:
+            frame = await self.streams.push(tenant, stream_id, data, captured_at_ms=captured_at_ms)
+        return json_reply(pushed_frame(frame), status=201)
+
+    async def push_many(self, websocket: WebSocket, stream_id: str) -> None:
+        """Push pictures over one connection, each acknowledged."""
+        await push_over_websocket(websocket, stream_id, gate=self.gate, streams=self.streams)
+
+
+def _captured_at_ms(headers: Headers) -> int | None:
+    text = headers.get(CAPTURED_AT)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 15):
+        raise RequestInvalid(
+            "needs to be Unix milliseconds, a whole number", loc=("header", CAPTURED_AT)
+        )
+    return int(text)

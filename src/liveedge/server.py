@@ -1,0 +1,363 @@
+"""The composition root: the only module that knows every concrete class.
+
+Starts serving at once; the model loads behind it in its own thread, and torch is imported there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+
+from liveedge.api.app import ApiSettings, Lifespan, Services, create_app
+from liveedge.core.clock import Clock, SystemClock
+from liveedge.core.errors import LiveEdgeError, SettingsInvalid
+from liveedge.core.startup import Startup, process_started_s
+from liveedge.core.tasks import OwnedThread, TaskSet
+from liveedge.core.version import VERSION
+from liveedge.engine.interface import Engine, EngineSettings
+from liveedge.frames.store import StoreLimits
+from liveedge.media.picture import PictureLimits
+from liveedge.media.pull_policy import PullPolicy
+from liveedge.service.ask import Asker, AskSettings
+from liveedge.service.limits import Budget
+from liveedge.service.models import ModelHost
+from liveedge.service.pictures import Pictures
+from liveedge.service.sources import Pipelines, SourcePolicy
+from liveedge.service.streams import StreamLimits, Streams
+from liveedge.service.workers import Workers
+from liveedge.settings import SHIPPED_MODEL, Settings, is_loopback
+
+log = logging.getLogger("liveedge.server")
+
+DRAIN_S = 10  # how long answers may go on after a signal to stop
+MEDIA_THREADS = 2
+
+LoadEngine = Callable[[], Engine]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """The application and what it is made of."""
+
+    app: FastAPI
+    models: ModelHost
+    streams: Streams
+    uploads: Workers
+    in_progress: Budget  # questions
+    held_bytes: Budget  # of request bodies
+
+
+def build_app(
+    settings: Settings,
+    clock: Clock,
+    *,
+    load_engine: LoadEngine | None = None,
+    own_ports: frozenset[int] = frozenset(),
+) -> Built:
+    """Put everything together. The model begins to load when the application starts.
+
+    `own_ports` are never pulled from. Raises SettingsInvalid.
+    """
+    folder, model_id = find_model(settings)
+    _check_aliases(settings, model_id)
+    # Apart from each other, so that a long clip delays neither a prompt nor a frame of a camera.
+    workers = Workers("frames", n_threads=MEDIA_THREADS)
+    uploads = Workers("uploads", n_threads=MEDIA_THREADS)
+    prompts = Workers("prompts", n_threads=1)
+    models = ModelHost(
+        model_id=model_id,
+        load=load_engine or _engine_loader(folder, model_id, settings, clock),
+        clock=clock,
+        aliases=settings.aliases,
+    )
+    store = StoreLimits(
+        hot_bytes=settings.hot_mb << 20,
+        history_bytes=settings.history_mb << 20,
+        retention_s=settings.retention_s,
+    )
+    pipelines = Pipelines(clock=clock, store=store, policy=_policy(settings, own_ports))
+    streams = Streams(
+        clock=clock,
+        make_pipeline=pipelines.make,
+        limits=StreamLimits(
+            max_streams=settings.max_streams,
+            max_streams_per_tenant=settings.max_streams_per_key,
+            reserved_bytes=settings.streams_mb << 20,
+            reserved_bytes_per_stream=store.reserved_bytes,
+        ),
+        workers=workers,
+    )
+    in_progress = Budget(settings.max_requests, what="questions")
+    held_bytes = Budget(settings.max_uploads_mb << 20, what="bytes of request bodies")
+    services = Services(
+        asker=Asker(
+            clock=clock,
+            models=models,
+            streams=streams,
+            prompts=prompts,
+            uploads=uploads,
+            in_progress=in_progress,
+            settings=AskSettings(
+                timeout_ms=settings.timeout_ms,
+                region=settings.region,
+                is_regional=bool(settings.regions),
+            ),
+        ),
+        models=models,
+        streams=streams,
+        held_bytes=held_bytes,
+        pictures=Pictures(
+            clock=clock, streams=streams, workers=workers, timeout_ms=settings.timeout_ms
+        ),
+    )
+    app = create_app(
+        services,
+        _api_settings(settings),
+        clock=clock,
+        lifespan=_lifespan(models, streams, (workers, uploads, prompts)),
+    )
+    return Built(
+        app=app,
+        models=models,
+        streams=streams,
+        uploads=uploads,
+        in_progress=in_progress,
+        held_bytes=held_bytes,
+    )
+
+
+def find_model(settings: Settings) -> tuple[Path, str]:
+    """The checkpoint folder and the id that clients use. Raises SettingsInvalid."""
+    if settings.model == SHIPPED_MODEL:
+        folder = Path(str(files("liveedge"))) / "assets" / "workcell-tiny"
+        return folder, settings.model_id or SHIPPED_MODEL
+    folder = Path(settings.model).expanduser()
+    if not folder.is_dir():
+        raise SettingsInvalid(
+            f"model {settings.model} is neither a folder nor {SHIPPED_MODEL}; give the path of a"
+            " Hugging Face checkpoint folder"
+        )
+    # Local ids contain a slash; those of hosted models do not.
+    return folder, settings.model_id or f"local/{folder.resolve().name}"
+
+
+def serve(settings: Settings, *, clock: Clock | None = None) -> None:
+    """Serve until SIGINT or SIGTERM. Blocks."""
+    clock = clock or SystemClock()
+    startup = Startup(clock)
+    startup.passed("imports", since_s=process_started_s(clock))
+    _configure_logging(settings.log_level)
+    with listening_socket(settings) as listener:
+        built = build_app(settings, clock, own_ports=frozenset({listener.getsockname()[1]}))
+        startup.passed("build")
+        server = _Server(built, settings, listener, startup)
+        server.run(sockets=[listener])
+
+
+class BackgroundServer:
+    """A server in a thread of this process, for tests and programs that bring their own client."""
+
+    def __init__(
+        self, settings: Settings, *, clock: Clock, load_engine: LoadEngine | None = None
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._load_engine = load_engine
+        self._server: _Server | None = None
+        self._thread: OwnedThread | None = None
+        self.url = ""
+
+    def __enter__(self) -> BackgroundServer:
+        listener = socket.create_server((self._settings.host, self._settings.port))
+        built = build_app(
+            self._settings,
+            self._clock,
+            load_engine=self._load_engine,
+            own_ports=frozenset({listener.getsockname()[1]}),
+        )
+        startup = Startup(self._clock, say=log.info)
+        server = _Server(built, self._settings, listener, startup)
+        self._server = server
+        self._thread = OwnedThread("liveedge-http", lambda _stopping: _run(server, listener))
+        self._thread.start()
+        self.url = _url(listener)
+        return self
+
+    def __exit__(self, kind: object, error: object, at: object) -> None:
+        assert self._server is not None
+        assert self._thread is not None
+        self._server.should_exit = True
+        self._thread.stop(DRAIN_S + 5.0)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own log lines (they hold URLs), and with ours about the start."""
+
+    def __init__(
+        self, built: Built, settings: Settings, listener: socket.socket, startup: Startup
+    ) -> None:
+        config = uvicorn.Config(
+            built.app,
+            log_config=None,
+            access_log=False,
+            http="h11",
+            loop="asyncio",
+            ws="websockets-sansio",
+            ws_max_size=PictureLimits().max_bytes,
+            server_header=False,
+            timeout_graceful_shutdown=DRAIN_S,
+        )
+        super().__init__(config)
+        # Its lines hold URLs with their queries, whatever the options say where a root logger exists.
+        logging.getLogger("uvicorn.access").disabled = True
+        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+        self._built = built
+        self._settings = settings
+        self._url = _url(listener)
+        self._startup = startup
+        self._tasks = TaskSet("startup")
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.should_exit:
+            return
+        self._startup.passed("listen")
+        self._startup.breakdown(f"liveedge {VERSION} listens on {self._url}")
+        if not self._settings.api_key:
+            self._startup.say(_open_notice(self._settings))
+        self._tasks.start(self._tell_when_ready(), name="ready")
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._tasks.close()
+        await super().shutdown(sockets)
+
+    async def _tell_when_ready(self) -> None:
+        models = self._built.models
+        try:
+            engine = await models.ready()
+        except LiveEdgeError as error:
+            self._startup.say(f"{models.model_id} could not be loaded: {error.message}")
+            return
+        self._startup.passed("model")
+        self._startup.breakdown(f"{models.model_id} answers", engine.startup_ms())
+
+
+@contextmanager
+def listening_socket(settings: Settings) -> Iterator[socket.socket]:
+    """A bound socket; taken before anything is built, so that a used port is told at once."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        listener = socket.create_server((settings.host, settings.port), family=family)
+    except OSError as error:
+        raise SettingsInvalid(
+            f"cannot listen on {settings.host} port {settings.port}: {error.strerror or error};"
+            " choose another host or port"
+        ) from error
+    with listener:
+        yield listener
+
+
+def _run(server: uvicorn.Server, listener: socket.socket) -> None:
+    with listener:
+        server.run(sockets=[listener])
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _open_notice(settings: Settings) -> str:
+    if is_loopback(settings.host):
+        return "no api_key is set: open to everybody on this machine, closed to others"
+    return f"INSECURE: no api_key is set, and {settings.host} can be reached by others"
+
+
+def _engine_loader(folder: Path, model_id: str, settings: Settings, clock: Clock) -> LoadEngine:
+    asked = EngineSettings(
+        model_id=model_id,
+        device=settings.device,
+        n_slots=settings.slots,
+        max_model_len=settings.max_model_len,
+        encoder_cache_bytes=settings.encoder_cache_mb << 20,
+        prefill_chunk=settings.prefill_chunk,
+        queue_capacity=settings.queue,
+        threads=settings.threads,
+    )
+
+    def load() -> Engine:
+        # Here and not at the top: torch takes seconds to import, and the server answers meanwhile.
+        client = importlib.import_module("liveedge.engine.client")
+        engine: Engine = client.load_engine(folder, settings=asked, clock=clock)
+        return engine
+
+    return load
+
+
+def _check_aliases(settings: Settings, model_id: str) -> None:
+    for alias, target in settings.aliases.items():
+        if target != model_id:
+            raise SettingsInvalid(
+                f"aliases: {alias} stands for {target}, which is not served; served is {model_id}"
+            )
+
+
+def _policy(settings: Settings, own_ports: frozenset[int]) -> SourcePolicy:
+    pull = PullPolicy(
+        own_ports=own_ports,
+        own_addresses=own_addresses(settings.host),
+        allow_private=settings.allow_private_sources,
+    )
+    return SourcePolicy(pull=pull, allow_local=settings.allow_local_sources)
+
+
+def own_addresses(host: str) -> frozenset[str]:
+    """Addresses under which this server can be reached, besides loopback; as far as known."""
+    name = socket.gethostname() if host in ("0.0.0.0", "::", "") else host
+    try:
+        found = socket.getaddrinfo(name, None)
+    except OSError:  # this machine does not know its own name; loopback is refused all the same
+        return frozenset()
+    return frozenset(str(address[0]).partition("%")[0] for *_, address in found)
+
+
+def _api_settings(settings: Settings) -> ApiSettings:
+    return ApiSettings(
+        keys=tuple(key.get_secret_value() for key in settings.api_key),
+        cors_origins=settings.cors_origins,
+        region=settings.region,
+        is_regional=bool(settings.regions),
+        max_body_bytes=settings.max_body_mb << 20,
+        default_max_tokens=settings.default_max_tokens,
+    )
+
+
+def _lifespan(models: ModelHost, streams: Streams, pools: Sequence[Workers]) -> Lifespan:
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        models.start()
+        streams.start()
+        try:
+            yield
+        finally:
+            await streams.close()
+            await pools[0].run(models.close)  # joins threads
+            for pool in pools:
+                pool.close()
+
+    return lifespan
+
+
+def _configure_logging(level: str) -> None:
+    logging.basicConfig(
+        level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )

@@ -1,0 +1,186 @@
+"""What every route shares: ids, origins, logs, health, a model that is still loading."""
+
+import asyncio
+import logging
+import re
+import threading
+
+import pytest
+
+from liveedge.core.errors import CheckpointInvalid
+from liveedge.core.version import VERSION
+from liveedge.testing.clock import FakeClock
+from liveedge.testing.engine import FakeEngine
+from tests.serving import MODEL, chat_body, serving, until
+
+
+async def test_a_request_id_is_taken_or_made_returned_and_logged(caplog):
+    caplog.set_level(logging.INFO, "liveedge.http")
+    async with serving() as server:
+        mine = await server.client.get("/health", headers={"X-Request-Id": "mine-1"})
+        assert mine.headers["x-request-id"] == "mine-1"
+        assert "mine-1" in caplog.text
+        made = await server.client.get("/health", headers={"X-Request-Id": "a b" * 100})
+        assert re.fullmatch(r"[0-9a-f]{32}", made.headers["x-request-id"])
+        assert made.headers["x-request-id"] in caplog.text
+
+
+async def test_a_forged_request_id_cannot_forge_a_log_line(caplog):
+    caplog.set_level(logging.INFO, "liveedge.http")
+    async with serving() as server:
+        await server.client.get("/x%0AGET%20/forged%20200", headers={"X-Request-Id": "tab\there"})
+        for record in caplog.records:
+            assert "\n" not in record.getMessage()
+            assert "\t" not in record.getMessage()
+
+
+async def test_neither_keys_nor_queries_reach_the_log(caplog):
+    caplog.set_level(logging.DEBUG)
+    async with serving(api_key="hush-hush") as server:
+        headers = {"Authorization": "Bearer hush-hush"}
+        await server.client.get("/streams?token=pass-word", headers=headers)
+        await server.client.get("/streams", headers={"Authorization": "Bearer pass-word"})
+        source = {"type": "rtsp", "url": "rtsp://user:pass-word@169.254.0.1/"}
+        await server.client.post("/streams", json={"source": source}, headers=headers)
+        ours = "\n".join(r.getMessage() for r in caplog.records if r.name.startswith("liveedge"))
+        assert ours.count("/streams") == 3
+        assert "hush-hush" not in ours
+        assert "pass-word" not in ours
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/streams/x", "/models", "/nowhere"])
+async def test_a_browser_on_this_machine_may_ask_everything(path):
+    async with serving(api_key="k") as server:
+        answer = await server.client.options(
+            path,
+            headers={
+                "Origin": "http://localhost:5173",
+                "Access-Control-Request-Method": "POST",
+                "Access-Control-Request-Headers": "authorization",
+            },
+        )
+        assert answer.status_code == 204
+        assert answer.headers["access-control-allow-origin"] == "http://localhost:5173"
+        allowed = answer.headers["access-control-allow-headers"].lower()
+        for name in ("authorization", "content-type", "x-request-id", "x-overshoot-region"):
+            assert name in allowed
+        assert "DELETE" in answer.headers["access-control-allow-methods"]
+
+
+async def test_answers_and_errors_can_be_read_by_the_page_that_asked():
+    async with serving(cors_origins="https://app.example") as server:
+        for origin in ("https://app.example", "http://127.0.0.1:3000", "http://[::1]"):
+            for path in ("/health", "/streams/none", "/nowhere"):
+                answer = await server.client.get(path, headers={"Origin": origin})
+                assert answer.headers["access-control-allow-origin"] == origin
+                exposed = answer.headers["access-control-expose-headers"].lower()
+                assert "x-request-id" in exposed
+                assert "retry-after" in exposed
+
+
+async def test_other_origins_are_not_allowed_unless_all_are():
+    foreign = {"Origin": "https://localhost.evil.example"}
+    asking = {**foreign, "Access-Control-Request-Method": "GET"}
+    async with serving() as server:
+        answer = await server.client.get("/health", headers=foreign)
+        assert "access-control-allow-origin" not in answer.headers
+        answer = await server.client.options("/health", headers=asking)
+        assert "access-control-allow-origin" not in answer.headers
+        stream_id = await server.new_stream()
+        refused = await server.client.delete(f"/streams/{stream_id}", headers=foreign)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "origin_not_allowed")
+        assert (await server.client.get(f"/streams/{stream_id}")).json()["state"] == "active"
+        own = {"Origin": "http://test"}
+        assert (await server.client.delete(f"/streams/{stream_id}", headers=own)).status_code == 200
+    async with serving(api_key="k") as server:  # a page cannot send what it does not know
+        answer = await server.client.post("/streams", headers=foreign)
+        assert answer.status_code == 401
+    async with serving(cors_origins="*") as server:
+        answer = await server.client.get("/health", headers=foreign)
+        assert answer.headers["access-control-allow-origin"] == foreign["Origin"]
+
+
+async def test_health_version_models_and_ready_need_no_key():
+    async with serving(api_key="k") as server:
+        for prefix in ("", "/v1", "/v1beta"):
+            get = server.client.get
+            assert (await get(f"{prefix}/health")).json() == {"status": "ok"}
+            assert (await get(f"{prefix}/ready")).json() == {"status": "ready", "model": MODEL}
+            assert (await get(f"{prefix}/version")).json() == {
+                "name": "liveedge",
+                "version": VERSION,
+            }
+            assert (await get(f"{prefix}/models")).status_code == 200
+        answer = await server.client.get("/streams")
+        assert answer.status_code == 401
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert isinstance(answer.json()["detail"], str)
+        chat = await server.client.post("/v1/chat/completions", json=chat_body())
+        assert chat.status_code == 401
+        assert isinstance(chat.json()["detail"], str)  # flat, in chat too
+
+
+async def test_while_the_model_loads_everything_else_works():
+    go = threading.Event()
+
+    def load():
+        go.wait()
+        return FakeEngine(clock=FakeClock())
+
+    async with serving(load_engine=load) as server:
+        assert (await server.client.get("/health")).status_code == 200
+        listed = (await server.client.get("/models")).json()["data"]
+        assert [(m["id"], m["status"]) for m in listed] == [(MODEL, "unavailable")]
+        stream_id = await server.filled_stream(1)
+        assert (await server.client.get(f"/streams/{stream_id}/frame.jpg")).status_code == 200
+        for answer in (await server.ask(), await server.client.get("/ready")):
+            assert answer.status_code == 503
+            assert int(answer.headers["retry-after"]) >= 1
+            assert isinstance(answer.json()["detail"], str)
+            assert answer.json()["error"]["code"] == "model_unavailable"
+        unknown = chat_body() | {"model": "nobody/knows"}
+        answer = await server.client.post("/v1/chat/completions", json=unknown)
+        assert answer.status_code == 404
+        go.set()
+        await server.built.models.ready()
+        assert (await server.client.get("/ready")).status_code == 200
+        assert (await server.ask()).status_code == 200
+
+
+async def test_a_model_that_cannot_be_loaded_leaves_the_server_up(caplog):
+    def load():
+        raise CheckpointInvalid("/models/x/config.json: no such key")
+
+    async with serving(load_engine=load) as server:
+        await until(lambda: server.built.models.status() == "failed")
+        answer = await server.ask()
+        assert answer.status_code == 503
+        assert "log" in answer.json()["detail"]
+        assert "/models/x" not in answer.text
+        assert "/models/x" in caplog.text
+        assert (await server.client.get("/health")).status_code == 200
+        with pytest.raises(CheckpointInvalid):
+            await server.built.models.ready()
+
+
+async def test_questions_in_progress_are_limited():
+    async with serving(max_requests=2) as server:
+        server.engine.hold("decode")
+        running = [asyncio.ensure_future(server.ask()) for _ in range(2)]
+        await until(lambda: server.engine.stats().running == 2)
+        answer = await server.ask()
+        assert (answer.status_code, answer.json()["error"]["code"]) == (429, "queue_full")
+        assert "retry-after" in answer.headers
+        server.engine.release("decode")
+        assert [(await one).status_code for one in running] == [200, 200]
+        assert (await server.ask()).status_code == 200
+
+
+async def test_the_document_of_the_api_names_bodies_and_keys():
+    async with serving() as server:
+        document = (await server.client.get("/openapi.json")).json()
+        body = document["paths"]["/v1beta/chat/completions"]["post"]["requestBody"]
+        reference = body["content"]["application/json"]["schema"]["$ref"]
+        schema = document["components"]["schemas"][reference.rsplit("/", 1)[1]]
+        assert {"model", "messages", "max_age_ms"} <= set(schema["properties"])
+        assert document["security"] == [{"key": []}]

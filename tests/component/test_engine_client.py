@@ -1,0 +1,260 @@
+"""The real engine behind its async face: many clients, many departures, every failure contained."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from liveedge.core.clock import SystemClock
+from liveedge.core.errors import (
+    CheckpointInvalid,
+    ContextLengthExceeded,
+    MediaInvalid,
+    MediaTooLarge,
+    ModelUnavailable,
+    ResponseFormatUnsupported,
+    SettingsInvalid,
+)
+from liveedge.engine.client import EngineClient, load_engine
+from liveedge.engine.interface import EngineSettings
+from liveedge.engine.request import (
+    Delta,
+    Event,
+    Failed,
+    Finished,
+    GenerateRequest,
+    ImagePart,
+    Message,
+    TextPart,
+)
+from tests.checkpoints import make_checkpoint
+from tests.engines import frame, question
+from tests.reference import clip, still
+
+SETTINGS = EngineSettings(
+    device="cpu", n_slots=3, max_model_len=512, encoder_cache_bytes=1 << 20, queue_capacity=200
+)
+CLOCK = SystemClock()
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("model"), seed=4)
+
+
+@pytest.fixture
+async def engine(checkpoint: Path) -> AsyncIterator[EngineClient]:
+    engine = load_engine(checkpoint, settings=SETTINGS, clock=CLOCK)
+    await engine.ready()
+    yield engine
+    engine.close()
+
+
+async def listen(engine: EngineClient, request: GenerateRequest) -> list[Event]:
+    async with aclosing(engine.generate(engine.prepare(request))) as events:
+        return [event async for event in events]
+
+
+def text(events: list[Event]) -> str:
+    return "".join(event.text for event in events if isinstance(event, Delta))
+
+
+def finish(events: list[Event]) -> Finished:
+    assert isinstance(events[-1], Finished), events
+    return events[-1]
+
+
+async def test_a_seed_gives_the_same_answer_alone_and_in_a_crowd(engine: EngineClient) -> None:
+    media = ("clip", clip(64, 96, (0.0, 0.5)))
+    asked = question("one", [media, "Why?"], max_tokens=20, temperature=1.0, seed=7)
+    alone = text(await listen(engine, asked))
+    crowd = [
+        question(f"other-{n}", [media, f"Why {n}?"], max_tokens=20, temperature=1.0)
+        for n in range(5)
+    ]
+    answers = await asyncio.gather(
+        listen(engine, replace(asked, request_id="again")), *(listen(engine, q) for q in crowd)
+    )
+    assert text(answers[0]) == alone
+    other = question("other seed", [media, "Why?"], max_tokens=20, temperature=1.0, seed=8)
+    assert text(await listen(engine, other)) != alone
+
+
+async def test_a_stop_string_over_several_tokens_ends_the_answer(engine: EngineClient) -> None:
+    asked = question("free", ["Tell me."], max_tokens=40)
+    events = await listen(engine, asked)
+    whole = text(events)
+    places = range(len(whole) // 3, len(whole) - 3)
+    first = next(n for n in places if whole.find(whole[n : n + 3]) == n)
+    stop = whole[first : first + 3]
+    stopped = await listen(engine, question("stopped", ["Tell me."], max_tokens=40, stop=(stop,)))
+    assert text(stopped) == whole[:first]
+    assert finish(stopped).reason == "stop"
+
+
+async def test_characters_arrive_whole(engine: EngineClient) -> None:
+    """A random model writes random bytes: what is no text arrives as one replacement each."""
+    asked = question("noise", ["Say"], max_tokens=200, temperature=1.5, seed=3)
+    events = await listen(engine, asked)
+    parts = [event.text for event in events if isinstance(event, Delta)]
+    assert "".join(parts).encode()  # no lone surrogate
+    with_probs = question("bytes", ["Say"], max_tokens=200, temperature=1.5, seed=3, logprobs=True)
+    again = await listen(engine, with_probs)
+    data = b"".join(
+        token.token_bytes for e in again if isinstance(e, Delta) for token in e.logprobs
+    )
+    assert "".join(parts) == data.decode("utf-8", "replace")
+
+
+async def test_json_answers_are_json_even_from_a_random_model(engine: EngineClient) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"door": {"enum": ["open", "closed"]}, "lamp": {"type": "boolean"}},
+        "required": ["door", "lamp"],
+        "additionalProperties": False,
+    }
+    answers = await asyncio.gather(
+        *(
+            listen(
+                engine,
+                question(
+                    f"q{n}", ["State?"], max_tokens=100, temperature=1.0, seed=n, json_schema=schema
+                ),
+            )
+            for n in range(4)
+        )
+    )
+    for events in answers:
+        assert finish(events).reason == "stop"
+        assert json.loads(text(events)).keys() == {"door", "lamp"}
+
+
+async def test_clients_that_leave_at_any_moment_leave_nothing_behind(engine: EngineClient) -> None:
+    """Case 22, through the async face: whatever phase each is in."""
+    rng = random.Random(5)
+
+    async def visit(n: int) -> None:
+        asked = question(
+            f"visit-{n}",
+            [(f"picture-{n % 40}", still(64, 96, seed=n % 40)), "Look."],
+            max_tokens=rng.choice([1, 5, 30]),
+        )
+        try:
+            async with asyncio.timeout(rng.uniform(0, 0.3)):
+                await listen(engine, asked)
+        except TimeoutError:
+            pass
+
+    for start in range(0, 300, 100):
+        await asyncio.gather(*(visit(n) for n in range(start, start + 100)))
+    finish(await listen(engine, question("after", ["Still there?"], max_tokens=3)))
+    stats = engine.stats()
+    assert (stats.running, stats.queue_depth) == (0, 0)
+    assert (stats.slots_used, stats.encoder_pinned_bytes, stats.loads_in_flight) == (0, 0, 0)
+    assert stats.patch_bytes == 0
+    assert stats.cancelled > 0
+    assert stats.cancelled + stats.finished == 301
+
+
+async def test_a_frame_of_another_size_than_announced_fails_its_request(
+    engine: EngineClient,
+) -> None:
+    lies = replace(frame("lies", np.zeros((64, 96, 3), np.uint8)), width=128)
+    message = Message(role="user", content=(ImagePart(frame=lies), TextPart("?")))
+    events = await listen(engine, GenerateRequest(request_id="q", messages=(message,)))
+    assert isinstance(events[-1], Failed)
+    assert isinstance(events[-1].error, MediaInvalid)
+
+
+async def test_an_id_in_use_is_a_mistake_of_the_caller(engine: EngineClient) -> None:
+    asked = question("same", ["Twice?"], max_tokens=200)
+    async with aclosing(engine.generate(engine.prepare(asked))) as events:
+        await anext(events)
+        with pytest.raises(ValueError, match="same is in use"):
+            await listen(engine, asked)
+
+
+async def test_too_many_frames_are_refused_with_what_would_fit(engine: EngineClient) -> None:
+    many = ("many", clip(64, 96, tuple(n / 4 for n in range(120))))
+    with pytest.raises(ContextLengthExceeded, match=r"of 60 frame groups about \d+ would fit"):
+        engine.prepare(question("q", [many, "?"]))
+
+
+async def test_media_beyond_the_encoders_memory_are_refused_early(checkpoint: Path) -> None:
+    """Case 16."""
+    small = replace(SETTINGS, encoder_cache_bytes=20 * 2 * 64 * 4)  # 20 visual tokens
+    engine = load_engine(checkpoint, settings=small, clock=CLOCK)
+    await engine.ready()
+    legal = [
+        question(
+            f"q{n}", [(f"c{n}", clip(64, 96, (0.0, 1.0, 2.0, 3.0, 4.0), seed=n)), "?"], max_tokens=2
+        )
+        for n in range(2)
+    ]
+    for events in await asyncio.gather(*(listen(engine, q) for q in legal)):
+        finish(events)
+    with pytest.raises(MediaTooLarge, match="24 visual tokens, the encoder's memory holds 20"):
+        engine.prepare(question("big", [("c", clip(64, 96, tuple(range(8)))), "?"]))
+    engine.close()
+
+
+async def test_a_schema_that_cannot_be_enforced_is_refused_at_once(engine: EngineClient) -> None:
+    with pytest.raises(ResponseFormatUnsupported):
+        engine.prepare(question("q", ["?"], json_schema={"not": {}}))
+
+
+async def test_before_the_weights_are_there_prompts_can_be_counted_and_not_run(
+    checkpoint: Path,
+) -> None:
+    engine = load_engine(checkpoint, settings=SETTINGS, clock=CLOCK)
+    prepared = engine.prepare(question("q", ["Hello?"]))
+    assert prepared.n_tokens > 3
+    if engine.status() == "loading":
+        with pytest.raises(ModelUnavailable, match="loading"):
+            await anext(engine.generate(prepared))
+    await engine.ready()
+    assert list(engine.startup_ms()) == ["tokenizer", "weights", "memory"]
+    engine.close()
+
+
+async def test_damaged_weights_make_the_engine_fail_and_say_why(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["model.language_model.norm.weight"]
+    save_file(tensors, folder / "model.safetensors")
+    engine = load_engine(folder, settings=SETTINGS, clock=CLOCK)
+    with pytest.raises(CheckpointInvalid, match=r"language_model\.norm\.weight"):
+        await engine.ready()
+    assert engine.status() == "failed"
+    with pytest.raises(CheckpointInvalid):
+        await listen(engine, question("q", ["?"]))
+    engine.close()
+
+
+def test_a_folder_that_is_no_checkpoint_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointInvalid, match=r"config\.json"):
+        load_engine(tmp_path, settings=SETTINGS, clock=CLOCK)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"max_model_len": 1_000_000}, "max_model_len is 1000000, the model takes 2 to 4096"),
+        ({"encoder_cache_bytes": 10}, "no room for one visual token"),
+        ({"patch_bytes": 1000}, "no room for one visual token"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_at_once(
+    checkpoint: Path, wrong: dict[str, int], message: str
+) -> None:
+    with pytest.raises(SettingsInvalid, match=message):
+        load_engine(checkpoint, settings=replace(SETTINGS, **wrong), clock=CLOCK)  # type: ignore[arg-type]

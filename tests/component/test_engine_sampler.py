@@ -1,0 +1,198 @@
+"""How tokens are chosen: distributions, seeds, penalties, logprobs, grammars."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from liveedge.core.errors import ResponseFormatUnsupported
+from liveedge.engine.grammar import GrammarCompiler, Matcher, check_schema
+from liveedge.engine.request import SamplingParams
+from liveedge.engine.sampler import Chooser, new_chooser, sample
+from liveedge.models.qwen3_vl.vocabulary import byte_alphabet
+from tests.checkpoints import make_tokenizer
+
+PROBS = torch.tensor([0.4, 0.3, 0.15, 0.1, 0.05])
+LOGITS = PROBS.log()
+
+
+def chooser(matcher: Matcher | None = None, **params: Any) -> Chooser:
+    counter = itertools.count(17)
+    return new_chooser(SamplingParams(**params), matcher=matcher, entropy=lambda: next(counter))
+
+
+def draw(logits: Tensor, n: int, **params: Any) -> list[int]:
+    one = chooser(**params)
+    return [sample(logits[None], [one])[0].token for _ in range(n)]
+
+
+def shares(tokens: list[int]) -> Tensor:
+    return torch.bincount(torch.tensor(tokens), minlength=len(PROBS)) / len(tokens)
+
+
+def test_without_temperature_the_largest_logit_wins() -> None:
+    rows = torch.stack((LOGITS, LOGITS.flip(0)))
+    assert [s.token for s in sample(rows, [chooser(), chooser()])] == [0, 4]
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        ({"temperature": 1.0}, [0.4, 0.3, 0.15, 0.1, 0.05]),
+        ({"temperature": 0.5}, (PROBS**2 / (PROBS**2).sum()).tolist()),
+        ({"temperature": 1.0, "top_k": 2}, [4 / 7, 3 / 7, 0, 0, 0]),
+        ({"temperature": 1.0, "top_p": 0.7}, [4 / 7, 3 / 7, 0, 0, 0]),
+        ({"temperature": 1.0, "top_p": 0.71}, [0.4 / 0.85, 0.3 / 0.85, 0.15 / 0.85, 0, 0]),
+        ({"temperature": 1.0, "min_p": 0.3}, [0.4 / 0.85, 0.3 / 0.85, 0.15 / 0.85, 0, 0]),
+        ({"temperature": 1.0, "top_k": 3, "top_p": 0.5}, [4 / 7, 3 / 7, 0, 0, 0]),
+    ],
+)
+def test_draws_follow_the_distribution(params: dict[str, Any], expected: list[float]) -> None:
+    found = shares(draw(LOGITS, 3000, seed=1, **params))
+    assert found.tolist() == pytest.approx(expected, abs=0.04)  # over 4 standard deviations
+    assert [share == 0 for share in found] == [share == 0 for share in expected]
+
+
+def test_a_seed_gives_the_same_draws_whatever_else_is_in_the_batch() -> None:
+    alone = draw(LOGITS, 40, temperature=1.0, seed=5)
+    one, other = chooser(temperature=1.0, seed=5), chooser(temperature=2.0, top_k=3)
+    rows = torch.stack((LOGITS.flip(0), LOGITS))
+    together = [sample(rows, [other, one])[1].token for _ in range(40)]
+    assert together == alone
+    assert draw(LOGITS, 40, temperature=1.0, seed=6) != alone
+
+
+def test_without_a_seed_requests_differ() -> None:
+    counter = itertools.count()
+    params = SamplingParams(temperature=1.0)
+    a, b = (new_chooser(params, matcher=None, entropy=lambda: next(counter)) for _ in range(2))
+    rows = torch.stack((LOGITS, LOGITS))
+    pairs = [[s.token for s in sample(rows, [a, b])] for _ in range(40)]
+    assert [x for x, _ in pairs] != [y for _, y in pairs]
+
+
+@pytest.mark.parametrize("penalty", ["presence_penalty", "frequency_penalty"])
+def test_penalties_turn_away_from_what_was_said(penalty: str) -> None:
+    assert draw(LOGITS, 3, **{penalty: 1.0}) == [0, 1, 2]
+
+
+def test_a_frequency_penalty_grows_and_a_presence_penalty_does_not() -> None:
+    logits = torch.tensor([2.0, 0.0])
+    assert draw(logits, 6, frequency_penalty=0.75) == [0, 0, 0, 1, 0, 1]
+    assert draw(logits, 6, presence_penalty=1.5) == [0] * 6
+
+
+def test_logprobs_are_the_models_own_before_any_change() -> None:
+    one = chooser(temperature=0.1, seed=1, presence_penalty=2.0, logprobs=True, top_logprobs=3)
+    for _ in range(5):
+        sampled = sample(LOGITS[None], [one])[0]
+        assert sampled.logprob == pytest.approx(float(LOGITS[sampled.token]), abs=1e-5)
+        assert [token for token, _ in sampled.top] == [0, 1, 2]
+        values = [value for _, value in sampled.top]
+        assert values == pytest.approx(LOGITS[:3].tolist(), abs=1e-5)
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "door": {"enum": ["open", "closed"]},
+        "boxes": {"type": "array", "items": {"enum": ["red", "grün"]}, "maxItems": 3},
+        "lamp": {"type": "boolean"},
+    },
+    "required": ["door", "boxes", "lamp"],
+    "additionalProperties": False,
+}
+
+
+class Words:
+    """The vocabulary of the small checkpoints."""
+
+    def __init__(self) -> None:
+        tokenizer = make_tokenizer()
+        by_character = {character: byte for byte, character in byte_alphabet()}
+        self.eos = tokenizer.get_vocab(with_added_tokens=True)["<|im_end|>"]
+        self.added = tokenizer.get_added_tokens_decoder()
+        self.tokens = [
+            self.added[n].content.encode()
+            if n in self.added
+            else bytes(by_character[c] for c in str(tokenizer.id_to_token(n)))
+            for n in range(tokenizer.get_vocab_size())
+        ]
+        self.n_logits = len(self.tokens) + 7  # padded, as the real ones are
+        self.compiler = GrammarCompiler(
+            tokens=self.tokens,
+            special_ids=list(self.added),
+            eos_ids=[self.eos],
+            encode=lambda text: tokenizer.encode(text).ids,
+            n_logits=self.n_logits,
+        )
+
+    def answer(self, schema: dict[str, Any], *, seed: int, n_most: int = 400) -> str:
+        """What noise says under a grammar."""
+        generator = torch.Generator().manual_seed(seed)
+        one = chooser(self.compiler.matcher(schema), temperature=1.0, seed=seed)
+        data = b""
+        for _ in range(n_most):
+            logits = torch.randn(self.n_logits, generator=generator)
+            sampled = sample(logits[None], [one])[0]
+            if sampled.token == self.eos:
+                return data.decode()
+            data += self.tokens[sampled.token]
+            if sampled.complete:
+                return data.decode()
+        raise AssertionError(f"no end within {n_most} tokens: {data!r}")
+
+
+@pytest.fixture(scope="module")
+def words() -> Words:
+    return Words()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_under_a_schema_even_noise_becomes_a_valid_answer(words: Words, seed: int) -> None:
+    answer = json.loads(words.answer(SCHEMA, seed=seed))
+    assert list(answer) == ["door", "boxes", "lamp"]
+    assert answer["door"] in {"open", "closed"}
+    assert isinstance(answer["lamp"], bool)
+    assert len(answer["boxes"]) <= 3
+    assert set(answer["boxes"]) <= {"red", "grün"}
+
+
+def test_the_empty_schema_is_any_object(words: Words) -> None:
+    matcher = words.compiler.matcher({})
+    allowed = matcher.allowed()
+    starts = {words.tokens[n][:1] for n in allowed.nonzero()[0]}
+    assert b"{" in starts
+    assert b"[" not in starts
+    assert not allowed[len(words.tokens) :].any()
+
+
+def test_two_answers_under_one_schema_do_not_share_their_place(words: Words) -> None:
+    first, second = words.compiler.matcher(SCHEMA), words.compiler.matcher(SCHEMA)
+    first.accept(int(first.allowed().nonzero()[0][0]))
+    assert (first.allowed() != second.allowed()).any()
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "nonsense"},
+        {"type": "string", "pattern": "(?=a)b"},
+        {"not": {"type": "string"}},
+        {"$ref": "http://example.com/schema"},
+        {"properties": {"a": object()}},
+    ],
+)
+def test_a_schema_that_cannot_be_enforced_is_refused(schema: dict[str, Any]) -> None:
+    with pytest.raises(ResponseFormatUnsupported, match="schema"):
+        check_schema(schema)
+
+
+def test_a_schema_that_can_be_enforced_is_accepted() -> None:
+    check_schema(SCHEMA)
+    check_schema({})

@@ -1,0 +1,215 @@
+"""A file as a stream: paced by its own clock, nothing dropped, order kept (cases 10, 11, 33, 34)."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from liveedge.core.errors import SourceUnavailable
+from liveedge.core.tasks import OwnedThread
+from liveedge.frames.store import FrameStore, StoreLimits
+from liveedge.media.decode import VideoLimits
+from liveedge.media.file import FileOptions, FileSource, parse_file_url
+from liveedge.media.source import SourceLost
+from liveedge.media.supervisor import Supervisor
+from liveedge.testing.clock import FakeClock
+from tests.media_files import encode_numbered, encode_video, flip, number_of, numbered, packets_of
+from tests.media_sinks import ListSink, run_to_end
+
+
+class LeapingClock(FakeClock):
+    """Every wait is over at once, and time has passed."""
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        if not event.is_set():
+            self.move(max(timeout_s, 0.0))
+        return event.is_set()
+
+
+@pytest.fixture
+def clip_path(tmp_path: Path) -> Path:
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(encode_numbered(20, fps=10))
+    return path
+
+
+def test_frames_come_in_order_at_their_own_times(clip_path: Path) -> None:
+    clock = LeapingClock()
+    sink = ListSink(clock)
+    began_s = clock.monotonic_s()
+    run_to_end(FileSource(FileOptions(path=clip_path), clock=clock), sink)
+    assert sink.numbers() == list(range(20))
+    assert [round(at_s - began_s, 3) for at_s in sink.arrived_s] == pytest.approx(
+        [n / 10 for n in range(20)], abs=2e-3
+    )
+    assert sink.source_times_s == pytest.approx([n / 10 for n in range(20)], abs=1e-3)
+    assert sink.codec == "h264"
+
+
+def test_uneven_times_of_a_file_are_kept(tmp_path: Path) -> None:
+    uneven = [0.0, 0.05, 0.4, 3.0, 3.1]
+    path = tmp_path / "uneven.mkv"
+    path.write_bytes(
+        encode_video([(t, numbered(n)) for n, t in enumerate(uneven)], container="matroska")
+    )
+    clock = LeapingClock()
+    sink = ListSink(clock)
+    began_s = clock.monotonic_s()
+    run_to_end(FileSource(FileOptions(path=path), clock=clock), sink)
+    assert [at_s - began_s for at_s in sink.arrived_s] == pytest.approx(uneven, abs=2e-3)
+
+
+def test_a_slow_consumer_gets_every_frame_late_and_in_order(clip_path: Path) -> None:
+    """Case 33: a file never drops."""
+    clock = LeapingClock()
+    sink = ListSink(clock, costs_s=0.7)
+    run_to_end(FileSource(FileOptions(path=clip_path), clock=clock), sink)
+    assert sink.numbers() == list(range(20))
+
+
+def test_a_looped_file_begins_again_and_its_clock_goes_on(clip_path: Path) -> None:
+    clock = LeapingClock()
+    stopping = threading.Event()
+    sink = ListSink(clock, stop_after=50, stopping=stopping)
+    FileSource(FileOptions(path=clip_path, loop=True), clock=clock).run(sink, stopping)
+    assert sink.numbers() == [*range(20), *range(20), *range(10)]
+    assert sink.source_times_s == pytest.approx([n / 10 for n in range(50)], abs=2e-3)
+
+
+def test_a_file_of_one_picture_loops_at_its_own_rate(tmp_path: Path) -> None:
+    path = tmp_path / "one.mp4"
+    path.write_bytes(encode_numbered(1))
+    clock = LeapingClock()
+    stopping = threading.Event()
+    sink = ListSink(clock, stop_after=3, stopping=stopping)
+    FileSource(FileOptions(path=path, loop=True), clock=clock).run(sink, stopping)
+    first, second, third = sink.arrived_s
+    assert second - first == pytest.approx(third - second)
+    assert second - first >= 0.02
+
+
+def test_a_broken_frame_is_skipped_and_counted_and_the_others_keep_their_times(
+    tmp_path: Path,
+) -> None:
+    data = encode_numbered(
+        20, fps=10, codec="mjpeg", container="avi", pix_fmt="yuvj420p", qmin="2", qmax="2"
+    )
+    _, at, size = packets_of(data)[8]
+    path = tmp_path / "broken.avi"
+    path.write_bytes(flip(data, at + size // 2))
+    clock = LeapingClock()
+    store = FrameStore("file", clock=clock, limits=StoreLimits(history_bytes=0))
+    # The supervisor's own clock stands still: nothing is late.
+    supervisor = Supervisor(
+        FileSource(FileOptions(path=path), clock=clock), store, clock=FakeClock(), name="file"
+    )
+    supervisor.start()
+    supervisor.wait_opened(10)
+    for _ in range(5000):
+        if supervisor.status().health == "ended":
+            break
+        threading.Event().wait(0.002)
+    supervisor.stop()
+    counters = store.counters()
+    assert counters.received == counters.retained + counters.evicted + counters.dropped == 20
+    assert dict(counters.dropped_by_reason) == {"undecodable": 1}
+    snapshot = store.snapshot()
+    expected_ms = [n * 100 for n in range(20) if n != 8]
+    assert list(snapshot.stream_time_ms) == pytest.approx(expected_ms, abs=5)
+    assert [number_of(store.load(i)) for i in range(19)] == [n for n in range(20) if n != 8]
+    store.close()
+
+
+def test_a_file_cut_short_plays_what_is_there_and_ends(tmp_path: Path) -> None:
+    """Case 11."""
+    whole = encode_numbered(40, gop=1, container="mpegts")
+    path = tmp_path / "cut.ts"
+    path.write_bytes(whole[: len(whole) * 7 // 10])
+    clock = LeapingClock()
+    sink = ListSink(clock)
+    run_to_end(FileSource(FileOptions(path=path), clock=clock), sink)
+    clean = [n for n, corrupt in zip(sink.numbers(), sink.corrupt, strict=True) if not corrupt]
+    assert 20 <= len(clean) < 40
+    assert clean == list(range(len(clean)))
+
+
+def test_a_stop_ends_a_wait_between_frames_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "slow.mp4"
+    path.write_bytes(encode_video([(0, numbered(0)), (3600, numbered(1))]))
+    clock = FakeClock()  # stands still: only the stop can end the wait
+    sink = ListSink(clock)
+    source = FileSource(FileOptions(path=path), clock=clock)
+    thread = OwnedThread("file", lambda stopping: source.run(sink, stopping))
+    thread.start()
+    assert sink.first.wait(10)
+    assert thread.stop(5)
+    assert sink.numbers() == [0]
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "no such file"),
+        (b"", "not a readable video file"),
+        (b"plain text", "not a readable video file"),
+        (b"#EXTM3U\n#EXTINF:1,\nclip.mp4\n", "not a readable video file"),
+        (b"ffconcat version 1.0\nfile clip.mp4\n", "not a readable video file"),
+        (encode_numbered(2, codec="flv", container="flv"), "codec not supported"),
+        (encode_numbered(1, width=640, height=480), "640x480"),
+    ],
+)
+def test_what_cannot_be_played_says_why_and_not_where(
+    content: bytes | None, why: str, clip_path: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "secret-name"
+    if content is not None:
+        path.write_bytes(content)
+    source = FileSource(
+        FileOptions(path=path), clock=FakeClock(), limits=VideoLimits(max_side_px=400)
+    )
+    with pytest.raises(SourceLost) as caught:
+        run_to_end(source, ListSink(FakeClock()))
+    assert why in caught.value.reason
+    assert caught.value.hopeless
+    assert "secret-name" not in caught.value.reason
+
+
+@pytest.mark.parametrize("name", ["concat:clip.mp4", "http:%2f%2fhost%2fclip.mp4"])
+def test_a_path_is_never_read_as_another_protocol(name: str, tmp_path: Path) -> None:
+    (tmp_path / "clip.mp4").write_bytes(encode_numbered(1))
+    source = FileSource(FileOptions(path=tmp_path / name), clock=FakeClock())
+    with pytest.raises(SourceLost, match="no such file"):
+        run_to_end(source, ListSink(FakeClock()))
+
+
+@pytest.mark.parametrize(
+    ("url", "path", "loop"),
+    [
+        ("/videos/a.mp4", "/videos/a.mp4", False),
+        ("/videos/what?.mp4", "/videos/what?.mp4", False),
+        ("file:///videos/a.mp4", "/videos/a.mp4", False),
+        ("file://localhost/videos/a%20b.mp4?loop=true", "/videos/a b.mp4", True),
+        ("file:///videos/a.mp4?loop=0", "/videos/a.mp4", False),
+    ],
+)
+def test_file_urls_name_a_path_and_whether_to_loop(url: str, path: str, loop: bool) -> None:
+    assert parse_file_url(url) == FileOptions(path=Path(path), loop=loop)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "a.mp4",
+        "http://host/a.mp4",
+        "file://host/a.mp4",
+        "file:",
+        "file:///a?loop=maybe",
+        "file:///a?lop=true",
+    ],
+)
+def test_other_urls_are_refused(url: str) -> None:
+    with pytest.raises(SourceUnavailable, match=r"^file: "):
+        parse_file_url(url)

@@ -1,0 +1,256 @@
+"""Why a camera could not be opened is told in a word, soon, and never with its URL.
+
+No RTSP server is needed here: a few lines of the protocol are spoken by the tests themselves.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from liveedge.core.clock import SystemClock
+from liveedge.core.errors import SourceUnavailable
+from liveedge.core.tasks import OwnedThread
+from liveedge.media.pull_policy import PullPolicy
+from liveedge.media.rtsp import RtspSettings, RtspSource
+from liveedge.media.source import SourceLost
+from liveedge.media.supervisor import Supervisor, SupervisorSettings
+from liveedge.testing.clock import FakeClock
+from liveedge.testing.source import ListTarget
+from tests.media_sinks import ListSink, run_to_end
+
+Answer = Callable[[str, str], str]  # method, CSeq -> whole answer; "" closes the connection
+QUICK = RtspSettings(open_timeout_s=0.5, read_timeout_s=0.5)
+
+
+class TinyServer:
+    """Accepts connections on a port of its own and answers by a function; None: stays silent."""
+
+    def __init__(self, answer: Answer | None) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.settimeout(0.05)
+        self.port = self._listener.getsockname()[1]
+        self._answer = answer
+        self._open: list[socket.socket] = []
+        self._thread = OwnedThread("tiny-rtsp", self._serve)
+        self._thread.start()
+
+    def _serve(self, stopping: threading.Event) -> None:
+        while not stopping.is_set():
+            try:
+                connection, _ = self._listener.accept()
+            except TimeoutError:
+                continue
+            self._open.append(connection)
+            if self._answer is not None:
+                self._talk(connection, self._answer)
+
+    def _talk(self, connection: socket.socket, answer: Answer) -> None:
+        connection.settimeout(5)
+        seen = b""
+        while True:
+            while b"\r\n\r\n" not in seen:
+                try:
+                    more = connection.recv(4096)
+                except OSError:  # the client has gone its own way
+                    return
+                if not more:
+                    return
+                seen += more
+            head, _, seen = seen.partition(b"\r\n\r\n")
+            lines = head.decode().split("\r\n")
+            sequence = next((ln[5:].strip() for ln in lines if ln.startswith("CSeq:")), "0")
+            reply = answer(lines[0].split()[0], sequence)
+            if not reply:
+                connection.close()
+                return
+            connection.sendall(reply.encode())
+            if reply.startswith("HTTP/"):
+                connection.close()
+                return
+
+    def close(self) -> None:
+        for connection in self._open:
+            connection.close()
+        self._thread.stop(10)
+        self._listener.close()
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Answer | None], int]]:
+    servers: list[TinyServer] = []
+
+    def start(answer: Answer | None) -> int:
+        servers.append(TinyServer(answer))
+        return servers[-1].port
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def status(line: str, *headers: str) -> Answer:
+    """The same answer to every request."""
+
+    def answer(method: str, sequence: str) -> str:
+        return "\r\n".join([f"RTSP/1.0 {line}", f"CSeq: {sequence}", *headers, "", ""])
+
+    return answer
+
+
+def describes(media: str) -> Answer:
+    """A camera that plays what its description says, and sends nothing."""
+    sdp = f"v=0\r\no=- 1 1 IN IP4 127.0.0.1\r\ns=-\r\nc=IN IP4 0.0.0.0\r\nt=0 0\r\n{media}"
+
+    def answer(method: str, sequence: str) -> str:
+        ok = f"RTSP/1.0 200 OK\r\nCSeq: {sequence}\r\n"
+        match method:
+            case "OPTIONS":
+                return f"{ok}Public: DESCRIBE, SETUP, PLAY, TEARDOWN\r\n\r\n"
+            case "DESCRIBE":
+                head = f"{ok}Content-Type: application/sdp\r\nContent-Length: {len(sdp)}\r\n\r\n"
+                return head + sdp
+            case "SETUP":
+                transport = "RTP/AVP/TCP;unicast;interleaved=0-1"
+                return f"{ok}Session: 1;timeout=60\r\nTransport: {transport}\r\n\r\n"
+            case _:
+                return f"{ok}Session: 1\r\n\r\n"
+
+    return answer
+
+
+def garbage(method: str, sequence: str) -> str:
+    return "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"
+
+
+def hangs_up(method: str, sequence: str) -> str:
+    return ""
+
+
+def camera(port: int, *, settings: RtspSettings = QUICK) -> RtspSource:
+    url = f"rtsp://admin:hunter2@127.0.0.1:{port}/secret-path"
+    return RtspSource(url, policy=PullPolicy(), clock=SystemClock(), settings=settings)
+
+
+def loss_of(source: RtspSource) -> SourceLost:
+    with pytest.raises(SourceLost) as caught:
+        run_to_end(source, ListSink(FakeClock()))
+    for part in ("hunter2", "admin", "secret-path"):
+        assert part not in caught.value.reason
+    return caught.value
+
+
+SOUND = "m=audio 0 RTP/AVP 0\r\na=rtpmap:0 PCMU/8000\r\na=control:t0\r\n"
+ODD = "m=video 0 RTP/AVP 96\r\na=rtpmap:96 X-NOVEL/90000\r\na=control:t0\r\n"
+OLD = "m=video 0 RTP/AVP 31\r\na=control:t0\r\n"  # H.261
+
+
+@pytest.mark.parametrize(
+    ("answer", "why", "hopeless"),
+    [
+        pytest.param(
+            status("401 Unauthorized", 'WWW-Authenticate: Basic realm="x"'), "401", True, id="401"
+        ),
+        pytest.param(status("403 Forbidden"), "403", True, id="403"),
+        pytest.param(status("404 Not Found"), "404 from the camera", False, id="404"),
+        pytest.param(status("400 Bad Request"), "refused the request", False, id="400"),
+        pytest.param(status("503 Busy"), "error of its own", False, id="503"),
+        pytest.param(describes(SOUND), "no video track", True, id="only sound"),
+        pytest.param(describes(ODD), "codec not supported", True, id="unknown codec"),
+        pytest.param(describes(OLD), "codec not supported (h261)", True, id="old codec"),
+        pytest.param(garbage, "not an RTSP camera", False, id="a web server"),
+        pytest.param(hangs_up, "", False, id="hangs up"),
+    ],
+)
+def test_each_refusal_has_its_own_reason(
+    serve: Callable[[Answer | None], int], answer: Answer, why: str, hopeless: bool
+) -> None:
+    loss = loss_of(camera(serve(answer)))
+    assert why in loss.reason
+    assert loss.reason
+    assert loss.hopeless is hopeless
+
+
+def test_a_closed_port_is_refused_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    loss = loss_of(camera(port, settings=RtspSettings(open_timeout_s=60)))
+    assert (loss.reason, loss.hopeless) == ("connection refused", False)
+
+
+def test_a_server_that_accepts_and_stays_silent_times_out(
+    serve: Callable[[Answer | None], int],
+) -> None:
+    assert loss_of(camera(serve(None))).reason == "timed out"
+
+
+def test_a_camera_that_describes_itself_and_sends_nothing_times_out(
+    serve: Callable[[Answer | None], int],
+) -> None:
+    video = "m=video 0 RTP/AVP 26\r\na=control:t0\r\n"  # JPEG
+    source = camera(serve(describes(video)))
+    sink = ListSink(FakeClock())
+    with pytest.raises(SourceLost, match="timed out"):
+        run_to_end(source, sink)
+    assert sink.codec in (None, "mjpeg")
+
+
+def test_an_unknown_host_is_named_as_such() -> None:
+    source = RtspSource("rtsp://host.invalid/x", policy=PullPolicy(), clock=SystemClock())
+    assert loss_of(source).reason == "unknown host"
+
+
+def test_a_name_that_leads_to_a_forbidden_address_is_refused_when_it_is_resolved() -> None:
+    """`localhost` written as another name: its address is only known once it is looked up."""
+    name = socket.gethostname()
+    found = {str(entry[4][0]) for entry in socket.getaddrinfo(name, 1)}
+    policy = PullPolicy(own_ports=frozenset({8080}), own_addresses=frozenset(found))
+    source = RtspSource(f"rtsp://{name}:8080/x", policy=policy, clock=SystemClock())
+    loss = loss_of(source)
+    assert "a port of this server" in loss.reason
+    assert loss.hopeless
+
+
+@pytest.mark.parametrize("url", ["http://camera/x", "file:///x", "camera", "rtmp://camera/x"])
+def test_a_wrong_scheme_is_refused_before_anything_is_opened(url: str) -> None:
+    with pytest.raises(SourceUnavailable, match="rtsp://"):
+        RtspSource(url, policy=PullPolicy(), clock=FakeClock())
+
+
+def test_the_url_shows_nowhere(
+    serve: Callable[[Answer | None], int],
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Not in messages, logs, representations, nor on the terminal, through the whole supervisor."""
+    caplog.set_level(0)
+    source = camera(serve(status("404 Not Found")))
+    supervisor = Supervisor(
+        source,
+        ListTarget(FakeClock()),
+        clock=SystemClock(),
+        name="test",
+        settings=SupervisorSettings(open_within_s=0.3, backoff_first_s=0.1),
+    )
+    supervisor.start()
+    with pytest.raises(SourceUnavailable) as caught:
+        supervisor.wait_opened(10)
+    assert supervisor.stop()
+    assert "404 from the camera" in caught.value.message
+    printed = capfd.readouterr()
+    told = [
+        caught.value.message,
+        "".join(traceback.format_exception(caught.value)),
+        repr(supervisor.status()),
+        repr(source),
+        caplog.text,
+        printed.out,
+        printed.err,
+    ]
+    for text in told:
+        assert "hunter2" not in text
+        assert "secret-path" not in text

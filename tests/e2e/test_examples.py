@@ -1,0 +1,62 @@
+"""The programs under `examples/` do what they say against a real server with the shipped model."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from liveedge.client.http import Client
+from liveedge.core.clock import SystemClock
+from liveedge.demo.server import running_server
+from liveedge.sim.questions import TEST_SEEDS
+from liveedge.sim.render import Renderer
+from liveedge.sim.scene import Workcell
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with running_server(model=None, port=None, clock=SystemClock()) as server:
+        yield server.url
+
+
+def run(program: str, *arguments: str) -> str:
+    command = [sys.executable, str(EXAMPLES / f"{program}.py"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_every_example_is_run_here():
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {"ask", "openai_client", "push_frames"}
+
+
+def test_ask_prints_the_answer(url: str):
+    with Client(url, clock=SystemClock()) as client:
+        stream_id = client.create_stream({"type": "sim"})["id"]
+        while client.stream(stream_id)["retained_frame_count"] == 0:
+            SystemClock().wait(threading.Event(), 0.05)  # the camera is open; its first frame comes
+        assert run("ask", url, stream_id, "Is the lamp on or off?") in ("on", "off")
+
+
+def test_the_openai_client_sees_a_clip(url: str):
+    assert run("openai_client", url) in ("left", "right", "stopped")
+
+
+def test_pushed_frames_are_answered_about(url: str, tmp_path: Path):
+    workcell = Workcell(TEST_SEEDS.start)
+    renderer = Renderer(workcell, width=854, height=480)
+    for number in range(2):
+        picture = Image.fromarray(renderer.render(number, 5.0 + number, 0))
+        picture.save(tmp_path / f"{number}.png")
+    lamp = "on" if workcell.state(6.0).lamp else "off"
+    assert run("push_frames", url, str(tmp_path), "Is the lamp on or off?") == lamp

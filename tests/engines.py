@@ -1,0 +1,270 @@
+"""The engine's loop on the test's own thread: real parts, no event loop, every token recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from liveedge.core.clock import SystemClock
+from liveedge.core.mailbox import Mailbox
+from liveedge.engine.interface import EngineSettings, EngineStats, PreparedRequest
+from liveedge.engine.loader import Preprocess
+from liveedge.engine.loop import Abort, EngineInput, EngineLoop, Loaded, Stop, Submit
+from liveedge.engine.plan import DecodeBatch, EncodeBatch, LoadJob, PrefillChunk, Sampled
+from liveedge.engine.prepare import Preparer
+from liveedge.engine.request import (
+    Delta,
+    Event,
+    Failed,
+    Finished,
+    FrameInput,
+    GenerateRequest,
+    ImagePart,
+    Message,
+    SamplingParams,
+    TextPart,
+    VideoPart,
+)
+from liveedge.engine.runner import Runner
+from liveedge.engine.scheduler import Scheduler
+from liveedge.engine.slots import Copy
+from liveedge.engine.start import Opening
+from liveedge.models.qwen3_vl.processor import Preprocessor
+from tests.reference import Clip
+
+Content: TypeAlias = Sequence[str | tuple[str, Clip]]  # texts and named media
+
+FEATURES = 1 << 20  # bytes; small, so that tests start at once
+
+
+@dataclass
+class Answer:
+    """Everything that one request got."""
+
+    tokens: list[int] = field(default_factory=list)  # as sampled, the end token included
+    logprobs: list[float] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return "".join(event.text for event in self.events if isinstance(event, Delta))
+
+    @property
+    def end(self) -> Event:
+        assert isinstance(self.events[-1], Finished | Failed)
+        return self.events[-1]
+
+    @property
+    def finished(self) -> Finished:
+        assert isinstance(self.end, Finished), self.end
+        return self.end
+
+    @property
+    def failed(self) -> Failed:
+        assert isinstance(self.end, Failed), self.end
+        return self.end
+
+
+class RecordingRunner:
+    """Passes everything on and remembers what was sampled and encoded; fails where it is told to."""
+
+    def __init__(self, inner: Runner, answers: dict[str, Answer]) -> None:
+        self._inner = inner
+        self._answers = answers
+        self.encoded: list[str] = []
+        self.batches: list[int] = []
+        self.prefilled: dict[str, int] = {}  # tokens by request
+        self.n_copies = 0
+        self.broken: dict[str, Exception] = {}  # name of a method: what it raises
+
+    def _enter(self, method: str) -> None:
+        if method in self.broken:
+            raise self.broken[method]
+
+    def copy(self, copy: Copy) -> None:
+        self._enter("copy")
+        self.n_copies += 1
+        self._inner.copy(copy)
+
+    def encode(self, batch: EncodeBatch) -> None:
+        self._enter("encode")
+        self._inner.encode(batch)
+        self.encoded += batch.keys
+
+    def prefill(self, chunk: PrefillChunk) -> Sampled | None:
+        self._enter("prefill")
+        sampled = self._inner.prefill(chunk)
+        self.prefilled[chunk.request_id] = chunk.stop
+        if sampled is not None:
+            self._record(chunk.request_id, sampled)
+        return sampled
+
+    def decode(self, batch: DecodeBatch) -> list[Sampled]:
+        self._enter("decode")
+        self.batches.append(len(batch.request_ids))
+        sampled = self._inner.decode(batch)
+        for request_id, token in zip(batch.request_ids, sampled, strict=True):
+            self._record(request_id, token)
+        return sampled
+
+    def forget(self, request_ids: Iterable[str]) -> None:
+        self._inner.forget(request_ids)
+
+    def _record(self, request_id: str, sampled: Sampled) -> None:
+        answer = self._answers[request_id]
+        answer.tokens.append(sampled.token)
+        answer.logprobs.append(sampled.logprob)
+
+
+class HandLoader:
+    """Loads when the test says so, on the test's thread."""
+
+    def __init__(self, preprocess: Preprocess, accept: Callable[[EngineInput], None]) -> None:
+        self.jobs: list[LoadJob] = []
+        self._preprocess = preprocess
+        self._accept = accept
+
+    def submit(self, jobs: Iterable[LoadJob]) -> None:
+        self.jobs += jobs
+
+    def drop(self, jobs: Sequence[LoadJob]) -> None:
+        self.jobs = [job for job in self.jobs if job not in jobs]
+
+    def load(self) -> None:
+        """Do everything that waits."""
+        jobs, self.jobs = self.jobs, []
+        for job in jobs:
+            pixels = [frame.load() for frame in job.group.frames]
+            size = (job.group.height, job.group.width)
+            self._accept(Loaded(job, self._preprocess(pixels, size=size)))
+
+
+class LocalEngine:
+    """One engine that keeps its slots and caches from one `run` to the next.
+
+    With `by_hand` nothing is loaded until `loads.load()`.
+    """
+
+    def __init__(self, folder: Path, *, by_hand: bool = False, **settings: Any) -> None:
+        asked: dict[str, Any] = {"n_slots": 4, "encoder_cache_bytes": FEATURES, "device": "cpu"}
+        self.clock = SystemClock()
+        self.opening = Opening(folder, EngineSettings(**(asked | settings)), self.clock)
+        self.inbox: Mailbox[EngineInput] = Mailbox(10_000)
+        self.answers: dict[str, Answer] = {}
+        self.stats = EngineStats()
+        self.waiting: set[str] = set()
+        self.turns = 0
+        self._later: list[tuple[int, Callable[[], None]]] = []
+        self.parts = self.opening.open(lambda job, out: self._accept(Loaded(job, out)))
+        builder = self.opening.builder
+        preprocessor = Preprocessor(builder.config.vision, builder.pixels)
+        self.loads = HandLoader(preprocessor.preprocess, self._accept)
+        self.runner = RecordingRunner(self.parts.runner, self.answers)
+        self.preparer = Preparer(
+            self.opening.builder,
+            model=self.opening.model,
+            max_media_tokens=self.opening.sizing.feature_rows,
+        )
+        self.loop = EngineLoop(
+            scheduler=self.parts.scheduler,
+            runner=self.runner,
+            loader=self.loads if by_hand else self.parts.loader,
+            inbox=self.inbox,
+            outside=self,
+            clock=self.clock,
+        )
+
+    def _accept(self, message: EngineInput) -> None:
+        assert self.inbox.offer(message)
+
+    def abort(self, request_id: str) -> None:
+        self.waiting.discard(request_id)
+        self._accept(Abort(request_id))
+
+    def turn(self) -> None:
+        """Take in what came and do one turn, as the engine thread would."""
+        self.loop.read_inbox()
+        self.loop.turn()
+
+    def submit(self, prepared: PreparedRequest) -> None:
+        self.answers[prepared.request.request_id] = Answer()
+        self.waiting.add(prepared.request.request_id)
+        self._accept(Submit(prepared, self.clock.monotonic_s()))
+
+    def at_turn(self, turn: int, action: Callable[[], None]) -> None:
+        """Do something between two turns of the next run."""
+        self._later.append((self.turns + turn, action))
+
+    def run(self, *prepared: PreparedRequest) -> list[Answer]:
+        """Submit these together and turn until everything ended."""
+        for item in prepared:
+            self.submit(item)
+        self.loop.run()
+        return [self.answers[item.request.request_id] for item in prepared]
+
+    def ask(self, prepared: PreparedRequest) -> Answer:
+        return self.run(prepared)[0]
+
+    def close(self) -> None:
+        self.parts.loader.close()
+
+    # Outside
+
+    def show(self, scheduler: Scheduler) -> None:
+        self.stats = scheduler.stats(row_bytes=self.opening.row_bytes)
+        self.turns += 1
+        due = [action for turn, action in self._later if turn <= self.turns]
+        self._later = [(turn, action) for turn, action in self._later if turn > self.turns]
+        for action in due:
+            action()
+
+    def left_queue(self, request_ids: Iterable[str]) -> None:
+        pass
+
+    def deliver(self, events: list[tuple[str, Event]]) -> None:
+        for request_id, event in events:
+            self.answers[request_id].events.append(event)
+            if isinstance(event, Finished | Failed):
+                self.waiting.discard(request_id)
+        if events and not self.waiting and not self._later:
+            self._accept(Stop())
+
+
+def frame(key: str, pixels: NDArray[np.uint8], time_s: float = 0.0) -> FrameInput:
+    height, width = pixels.shape[:2]
+    return FrameInput(key=key, width=width, height=height, load=lambda: pixels, time_s=time_s)
+
+
+def media_part(media: Clip, name: str) -> ImagePart | VideoPart:
+    """A reference clip as the engine gets it; an odd last frame is doubled."""
+    if media.times_s is None:
+        return ImagePart(frame=frame(name, media.frames[0]))
+    frames = [
+        frame(f"{name}-{i}", pixels, time_s)
+        for i, (pixels, time_s) in enumerate(zip(media.frames, media.times_s, strict=True))
+    ]
+    return VideoPart(frames=tuple(frames + frames[-1:] * (len(frames) % 2)))
+
+
+def question(
+    request_id: str,
+    content: Content,
+    *,
+    deadline_s: float | None = None,
+    json_schema: dict[str, object] | None = None,
+    **sampling: Any,
+) -> GenerateRequest:
+    """A user's message of texts and (name, clip) pairs."""
+    parts = [TextPart(c) if isinstance(c, str) else media_part(c[1], c[0]) for c in content]
+    return GenerateRequest(
+        request_id=request_id,
+        messages=(Message(role="user", content=tuple(parts)),),
+        sampling=SamplingParams(**sampling),
+        deadline_s=deadline_s,
+        json_schema=json_schema,
+    )

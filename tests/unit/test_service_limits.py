@@ -1,0 +1,23 @@
+"""A budget refuses at its bound, counts it, and gets everything back."""
+
+import pytest
+
+from liveedge.core.errors import QueueFull
+from liveedge.service.limits import Budget
+
+
+def test_a_budget_refuses_what_does_not_fit_and_counts_it():
+    budget = Budget(10, what="things")
+    with budget.hold(6):
+        with pytest.raises(QueueFull, match="6 of 10 things"), budget.hold(5):
+            pass
+        with budget.hold(4):
+            assert budget.used == 10
+    assert (budget.used, budget.refused) == (0, 1)
+
+
+def test_what_fails_gives_its_part_back():
+    budget = Budget(1, what="things")
+    with pytest.raises(KeyError), budget.hold():
+        raise KeyError
+    assert budget.used == 0
