@@ -39,6 +39,13 @@ from tests.reference import Clip
 
 Content: TypeAlias = Sequence[str | tuple[str, Clip]]  # texts and named media
 
+# Keeps a random model talking: no answer ends before max_tokens.
+ENDLESS: dict[str, Any] = {
+    "type": "object",
+    "properties": {"story": {"type": "string", "minLength": 5000}},
+    "required": ["story"],
+}
+
 FEATURES = 1 << 20  # bytes; small, so that tests start at once
 
 

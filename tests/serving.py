@@ -7,6 +7,7 @@ import asyncio
 import base64
 import io
 import json
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -127,6 +128,8 @@ async def serving(
             await built.models.ready()
         yield Serving(built, client, fake, clock)
     assert built.streams.n_closing == 0
+    left = [t.name for t in threading.enumerate() if t.name.startswith(("source:", "history-"))]
+    assert left == []
 
 
 @dataclass

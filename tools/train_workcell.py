@@ -222,7 +222,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=1250)
+    parser.add_argument("--steps", type=int, default=1700)
     parser.add_argument("--dense-steps", type=int, default=250)
     parser.add_argument("--event-step", type=int, default=500)
     parser.add_argument("--batch", type=int, default=12)

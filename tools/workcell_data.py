@@ -7,7 +7,7 @@ paid for once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,9 +38,12 @@ HEADS: dict[str, tuple[str, ...]] = {
     "belt": ("left", "right", "stopped"),
 }
 BEFORE = ("door", "shirt", "box", "tens", "ones")  # also of the first frame of a pair
-HEAD_SIZES = {name: len(values) + 1 for name, values in HEADS.items()} | {
-    f"{name}_before": len(HEADS[name]) + 1 for name in BEFORE
-}
+MOVES = ("up", "down", "steady")  # of the display within a pair
+HEAD_SIZES = (
+    {name: len(values) + 1 for name, values in HEADS.items()}
+    | {f"{name}_before": len(HEADS[name]) + 1 for name in BEFORE}
+    | {"move": len(MOVES) + 1}
+)
 
 # (camera width, height, model height, model width): the last two are what the processor makes
 SIZES: dict[str, tuple[int, int, int, int]] = {
@@ -94,13 +97,14 @@ class Batch:
 
 
 def sample_times(rng: np.random.Generator, n_frames: int) -> list[float]:
-    """Offsets of frames from the first: a steady rate, the newest frame often off the grid."""
+    """Offsets of frames from the first: a steady rate; at the live edge the newest frame stands in
+    for the last one of the grid, up to a step later."""
     if n_frames == 1:
         return [0.0]
     step = float(rng.choice([0.2, 0.25, 1 / 3, 0.5, 0.5, 0.5, 0.5, 1.0]))
     times = np.arange(n_frames) * step + rng.uniform(0, 0.034, n_frames)
-    if n_frames > 2 and rng.random() < 0.6:
-        times[-1] -= rng.uniform(0, 0.9) * step
+    if n_frames > 2 and rng.random() < 0.7:
+        times[-1] += rng.uniform(0, 0.97) * step
     return [float(t - times[0]) for t in times]
 
 
@@ -120,7 +124,11 @@ def draw_clip(rng: np.random.Generator, shape: Shape, *, seeds: range, n_tries: 
     difficulty: Difficulty = "normal" if rng.random() < 0.9 else "hard"
     renderer = Renderer(cell, width=width, height=height, difficulty=difficulty)
     numbers = [round((best + t) * 30) for t in times]
-    frames = [renderer.render(n, best + t, 0) for n, t in zip(numbers, times, strict=True)]
+    wall_ms = int(rng.integers(1_790_000_000_000, 1_900_000_000_000))
+    frames = [
+        renderer.render(n, best + t, wall_ms + round(t * 1000))
+        for n, t in zip(numbers, times, strict=True)
+    ]
     return Clip(frames, best_states, times, [renderer.regions(s) for s in best_states])
 
 
@@ -163,7 +171,16 @@ def group_labels(clip: Clip, pair: tuple[int, int], rows: int, columns: int) -> 
     if gap_s < 0.1 or not one_belt:
         now["belt"][:] = IGNORE
     now |= {f"{head}_before": value for head, value in before.items()}
+    now["move"] = _move_labels(clip, pair, now["tens"] + now["ones"] > 0)
     return {head: torch.from_numpy(value.reshape(-1)) for head, value in now.items()}
+
+
+def _move_labels(
+    clip: Clip, pair: tuple[int, int], on_display: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    first, second = (clip.states[i].display for i in pair)
+    move = "steady" if first == second else "up" if second > first else "down"
+    return np.where(on_display, MOVES.index(move) + 1, 0).astype(np.int64)
 
 
 def patchify(frames: Tensor) -> Tensor:
@@ -176,6 +193,41 @@ def patchify(frames: Tensor) -> Tensor:
     return x.reshape(k, rows * columns * MERGE * MERGE, -1)
 
 
+def _boxes(states: Sequence[State]) -> str | None:
+    if any(box.lift > 0 for box in states[-1].boxes):
+        return None
+    return " ".join(box.colour for box in states[-1].boxes) or "none"
+
+
+def _at_start(
+    truth: Callable[[Sequence[State]], str | None],
+) -> Callable[[Sequence[State]], str | None]:
+    return lambda states: truth(states[:1])
+
+
+# Questions that only teach: what was in the first frame, and every box by itself.
+LESSONS: dict[str, tuple[tuple[str, ...], Callable[[Sequence[State]], str | None]]] = {
+    "boxes": (
+        ("List the colours of the boxes.", "Which boxes are there, from left to right?"),
+        _boxes,
+    ),
+    "boxes_at_start": (
+        ("List the colours of the boxes at the start.", "Which boxes were there at first?"),
+        _at_start(_boxes),
+    ),
+    "count_at_start": (
+        ("How many boxes were there at the start?", "How many boxes were there at first?"),
+        _at_start(questions.KINDS["count"].truth),
+    ),
+    "display_at_start": (
+        ("What number was on the display at the start?", "What did the display show at first?"),
+        _at_start(questions.KINDS["display"].truth),
+    ),
+}
+CLIP_LESSONS = ("boxes_at_start", "count_at_start", "display_at_start")
+ALL_KINDS = (*questions.KINDS, *LESSONS)
+
+
 class Packer:
     """Token sequences for samples: media, then questions that do not see each other."""
 
@@ -184,7 +236,7 @@ class Packer:
         vocabulary = tokenizer.get_vocab()
         self.image_id = vocabulary["<|image_pad|>"]
         self.video_id = vocabulary["<|video_pad|>"]
-        self.kind_number = {name: i for i, name in enumerate(questions.KINDS)}
+        self.kind_number = {name: i for i, name in enumerate(ALL_KINDS)}
 
     def encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False).ids
@@ -212,7 +264,10 @@ class Packer:
         # "no change" answers would drown the events: keep a part of them
         kept = [(k, a) for k, a in picked if a != "no change" or rng.random() < 0.45]
         if events_first:
-            kept.sort(key=lambda pair: not questions.KINDS[pair[0]].needs_clip)
+            lessons = {name: truth(clip.states) for name, (_, truth) in LESSONS.items()}
+            known_lessons = [(k, a) for k, a in lessons.items() if a is not None]
+            kept += known_lessons if len(clip.states) > 1 else known_lessons[:1]
+            kept.sort(key=lambda pair: not _is_about_time(pair[0]))
             kept = kept[:n]
             kept = [kept[int(i)] for i in rng.permutation(len(kept))]
         return kept[:n]
@@ -226,7 +281,7 @@ class Packer:
         if rng.random() < 0.2:
             system = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
         head = self.encode(system + "<|im_start|>user\n")
-        n_questions = {"branches": 10, "chain": 3, "text_first": 1}[shape.mode]
+        n_questions = {"branches": 12, "chain": 3, "text_first": 1}[shape.mode]
         if len(shape.pattern) == 1 and shape.mode == "branches":
             n_questions = 8
         events_first = shape.events_first and n_questions > 1
@@ -253,6 +308,9 @@ class Packer:
         return packed
 
     def _question(self, rng: np.random.Generator, kind: str) -> str:
+        if kind in LESSONS:
+            phrasings = LESSONS[kind][0]
+            return phrasings[int(rng.integers(len(phrasings)))]
         text = questions.ask(kind, rng)
         roll = rng.random()
         if roll < 0.08:
@@ -266,6 +324,10 @@ class Packer:
     def _answer(self, packed: Packed, kind: str, answer: str, *, segment: int) -> None:
         ids = self.encode(answer + "<|im_end|>")
         packed.add(ids, segment=segment, kind=self.kind_number[kind])
+
+
+def _is_about_time(kind: str) -> bool:
+    return kind in CLIP_LESSONS or kind in questions.CLIP_KINDS
 
 
 class Packed:

@@ -19,7 +19,7 @@ from liveedge.models.qwen3_vl.export import to_hf
 from liveedge.models.qwen3_vl.text import Deepstack, TextModel
 from liveedge.models.qwen3_vl.vision import VisionTower
 from liveedge.sim import questions
-from workcell_data import HEAD_SIZES, IGNORE, Batch
+from workcell_data import ALL_KINDS, HEAD_SIZES, IGNORE, Batch
 from workcell_tokenizer import write as write_tokenizer
 
 MAX_PIXELS = 66_560  # of one frame: 854x480 becomes 320x192, 60 tokens per pair of frames
@@ -168,7 +168,7 @@ class Model(nn.Module):
 
 
 _WEIGHTS = torch.tensor(
-    [1 / 3 if k.name == "state" else 2.0 if k.needs_clip else 1.0 for k in questions.KINDS.values()]
+    [1 / 3 if k == "state" else 2.0 if k in questions.CLIP_KINDS else 1.0 for k in ALL_KINDS]
 )
 
 
@@ -187,7 +187,7 @@ def _shrink(block: nn.Module, *names: str, by: float) -> None:
 
 def _whole(batch: Batch, at: Tensor, hit: Tensor) -> dict[str, list[bool]]:
     """Per kind, whether each answer is right in all its tokens."""
-    names = list(questions.KINDS)
+    names = ALL_KINDS
     place = at.nonzero()
     kinds = batch.kinds[at]
     result: dict[str, list[bool]] = defaultdict(list)

@@ -27,7 +27,7 @@ from liveedge.engine.interface import Engine, EngineSettings
 from liveedge.frames.store import StoreLimits
 from liveedge.media.picture import PictureLimits
 from liveedge.media.pull_policy import PullPolicy
-from liveedge.service.ask import Asker, AskSettings
+from liveedge.service.ask import Asker, AskResources, AskSettings
 from liveedge.service.limits import Budget
 from liveedge.service.models import ModelHost
 from liveedge.service.pictures import Pictures
@@ -51,8 +51,7 @@ class Built:
     app: FastAPI
     models: ModelHost
     streams: Streams
-    uploads: Workers
-    in_progress: Budget  # questions
+    questions: AskResources
     held_bytes: Budget  # of request bodies
 
 
@@ -69,10 +68,13 @@ def build_app(
     """
     folder, model_id = find_model(settings)
     _check_aliases(settings, model_id)
-    # Apart from each other, so that a long clip delays neither a prompt nor a frame of a camera.
     workers = Workers("frames", n_threads=MEDIA_THREADS)
-    uploads = Workers("uploads", n_threads=MEDIA_THREADS)
-    prompts = Workers("prompts", n_threads=1)
+    questions = AskResources(
+        prompts=Workers("prompts", n_threads=1),
+        uploads=Workers("uploads", n_threads=MEDIA_THREADS),
+        in_progress=Budget(settings.max_requests, what="questions"),
+        decoded_bytes=Budget(settings.max_decoded_mb << 20, what="bytes of decoded uploads"),
+    )
     models = ModelHost(
         model_id=model_id,
         load=load_engine or _engine_loader(folder, model_id, settings, clock),
@@ -96,16 +98,13 @@ def build_app(
         ),
         workers=workers,
     )
-    in_progress = Budget(settings.max_requests, what="questions")
     held_bytes = Budget(settings.max_uploads_mb << 20, what="bytes of request bodies")
     services = Services(
         asker=Asker(
             clock=clock,
             models=models,
             streams=streams,
-            prompts=prompts,
-            uploads=uploads,
-            in_progress=in_progress,
+            resources=questions,
             settings=AskSettings(
                 timeout_ms=settings.timeout_ms,
                 region=settings.region,
@@ -123,14 +122,13 @@ def build_app(
         services,
         _api_settings(settings),
         clock=clock,
-        lifespan=_lifespan(models, streams, (workers, uploads, prompts)),
+        lifespan=_lifespan(models, streams, (workers, questions.uploads, questions.prompts)),
     )
     return Built(
         app=app,
         models=models,
         streams=streams,
-        uploads=uploads,
-        in_progress=in_progress,
+        questions=questions,
         held_bytes=held_bytes,
     )
 

@@ -20,8 +20,9 @@ def is_idle(server):
     stats = server.engine.stats()
     return (
         stats.queue_depth == stats.running == stats.slots_used == 0
-        and server.built.in_progress.used == 0
+        and server.built.questions.in_progress.used == 0
         and server.built.held_bytes.used == 0
+        and server.built.questions.decoded_bytes.used == 0
     )
 
 
@@ -85,11 +86,14 @@ async def test_leaving_while_waiting_for_a_fresh_frame_stops_the_waiting():
 async def test_leaving_while_an_upload_is_decoded_does_not_wait_for_it():
     async with serving() as server:
         release = threading.Event()
-        hogs = [asyncio.ensure_future(server.built.uploads.run(release.wait)) for _ in range(2)]
+        hogs = [
+            asyncio.ensure_future(server.built.questions.uploads.run(release.wait))
+            for _ in range(2)
+        ]
         before = asyncio.all_tasks()
         body = question(image(data_url(picture())))
         async with Exchange(server.built.app, "/v1/chat/completions", body) as exchange:
-            await until(lambda: server.built.in_progress.used == 1)
+            await until(lambda: server.built.questions.in_progress.used == 1)
             await leaves_nothing(server, exchange, before)
         release.set()
         await asyncio.gather(*hogs)

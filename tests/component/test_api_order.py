@@ -4,7 +4,9 @@ auth 401, body 422, model 404/503, URL syntax 400, stream 404/403/409 region, fr
 admission 429/503.
 """
 
+import asyncio
 import json
+import threading
 from dataclasses import replace
 
 import pytest
@@ -78,7 +80,7 @@ class Steps:
             body["model"] = "nobody/knows"
         if "body" in self._fails:
             body["temperature"] = "hot"
-        with self._server.built.in_progress.hold():
+        with self._server.built.questions.in_progress.hold():
             return await self._server.client.post(
                 "/v1/chat/completions", json=body, headers=headers
             )
@@ -269,6 +271,24 @@ async def test_a_deadline_that_passes_is_a_504():
             await exchange.ended()
         assert exchange.status == 504
         assert json.loads(exchange.received)["error"]["code"] == "deadline_exceeded"
+
+
+async def test_a_deadline_that_passes_before_the_engine_is_asked_is_a_504_too():
+    async with serving() as server:
+        release = threading.Event()
+        hogs = [
+            asyncio.ensure_future(server.built.questions.uploads.run(release.wait))
+            for _ in range(2)
+        ]
+        body = json.dumps(chat_body(image(data_url(picture())), timeout_ms=1000)).encode()
+        async with Exchange(server.built.app, "/v1/chat/completions", body) as exchange:
+            await until(lambda: server.built.questions.in_progress.used == 1)
+            server.clock.move(1)
+            release.set()
+            await exchange.ended()
+        await asyncio.gather(*hogs)
+        assert exchange.status == 504
+        assert server.engine.requests == []
 
 
 async def test_unknown_paths_and_methods_are_json_too():

@@ -11,7 +11,7 @@ from liveedge.core.errors import CheckpointInvalid
 from liveedge.core.version import VERSION
 from liveedge.testing.clock import FakeClock
 from liveedge.testing.engine import FakeEngine
-from tests.serving import MODEL, chat_body, serving, until
+from tests.serving import MODEL, chat_body, data_url, image, picture, serving, until
 
 
 async def test_a_request_id_is_taken_or_made_returned_and_logged(caplog):
@@ -174,6 +174,37 @@ async def test_questions_in_progress_are_limited():
         server.engine.release("decode")
         assert [(await one).status_code for one in running] == [200, 200]
         assert (await server.ask()).status_code == 200
+
+
+async def test_decoded_uploads_are_limited_alone_and_together():
+    megabytes_12 = image(data_url(picture(size=(2000, 2000))))
+    async with serving(max_decoded_mb=20) as server:
+        answer = await server.ask(megabytes_12, megabytes_12)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (413, "media_too_large")
+        assert "messages[0].content[1]" in answer.json()["error"]["message"]
+        server.engine.hold("prefill")
+        running = asyncio.ensure_future(server.ask(megabytes_12))
+        await until(lambda: server.engine.stats().running == 1)
+        answer = await server.ask(megabytes_12)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (429, "queue_full")
+        server.engine.release("prefill")
+        assert (await running).status_code == 200
+        assert (await server.ask(megabytes_12)).status_code == 200
+        assert server.built.questions.decoded_bytes.used == 0
+
+
+async def test_a_text_that_cannot_fit_is_refused_before_it_is_counted():
+    class Untouched(FakeEngine):
+        def prepare(self, request):
+            raise AssertionError("the text was handed to the tokenizer")
+
+    async with serving(engine=lambda clock: Untouched(clock=clock)) as server:
+        messages = [{"role": "user", "content": "a" * 300_000}]
+        answer = await server.client.post(
+            "/v1/chat/completions", json={"model": MODEL, "messages": messages}
+        )
+        assert answer.status_code == 400
+        assert answer.json()["error"]["code"] == "context_length_exceeded"
 
 
 async def test_the_document_of_the_api_names_bodies_and_keys():

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import random
+import threading
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
@@ -12,12 +14,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file, save_file
 
 from liveedge.core.clock import SystemClock
 from liveedge.core.errors import (
     CheckpointInvalid,
     ContextLengthExceeded,
+    DeadlineExceeded,
+    InternalError,
     MediaInvalid,
     MediaTooLarge,
     ModelUnavailable,
@@ -36,8 +41,10 @@ from liveedge.engine.request import (
     Message,
     TextPart,
 )
+from liveedge.engine.start import set_threads
+from liveedge.testing.clock import FakeClock
 from tests.checkpoints import make_checkpoint
-from tests.engines import frame, question
+from tests.engines import ENDLESS, frame, question
 from tests.reference import clip, still
 
 SETTINGS = EngineSettings(
@@ -176,7 +183,7 @@ async def test_a_frame_of_another_size_than_announced_fails_its_request(
 
 
 async def test_an_id_in_use_is_a_mistake_of_the_caller(engine: EngineClient) -> None:
-    asked = question("same", ["Twice?"], max_tokens=200)
+    asked = question("same", ["Twice?"], max_tokens=450, json_schema=ENDLESS)
     async with aclosing(engine.generate(engine.prepare(asked))) as events:
         await anext(events)
         with pytest.raises(ValueError, match="same is in use"):
@@ -258,3 +265,55 @@ def test_settings_that_cannot_work_are_refused_at_once(
 ) -> None:
     with pytest.raises(SettingsInvalid, match=message):
         load_engine(checkpoint, settings=replace(SETTINGS, **wrong), clock=CLOCK)  # type: ignore[arg-type]
+
+
+async def test_a_defect_in_the_engine_thread_ends_every_request(
+    engine: EngineClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = question("innocent", ["Go on."], max_tokens=450, json_schema=ENDLESS)
+    async with aclosing(engine.generate(engine.prepare(asked))) as events:
+        await anext(events)
+        defect = replace(engine.prepare(question("defect", ["?"])), identity=None)  # type: ignore[arg-type]
+        with caplog.at_level(logging.CRITICAL):
+            async with aclosing(engine.generate(defect)) as others:
+                ends = [[event async for event in others][-1]]
+            ends.append([event async for event in events][-1])
+    for end in ends:
+        assert isinstance(end, Failed)
+        assert isinstance(end.error, InternalError)
+    assert engine.status() == "failed"
+    with pytest.raises(InternalError):
+        await listen(engine, question("after", ["?"]))
+
+
+async def test_a_deadline_in_the_middle_of_an_answer_ends_it(checkpoint: Path) -> None:
+    clock = FakeClock()
+    engine = load_engine(checkpoint, settings=SETTINGS, clock=clock)
+    await engine.ready()
+    deadline_s = clock.monotonic_s() + 5
+    asked = question("q", ["Go on."], max_tokens=450, deadline_s=deadline_s, json_schema=ENDLESS)
+    async with aclosing(engine.generate(engine.prepare(asked))) as events:
+        await anext(events)
+        clock.move(5)
+        end = [event async for event in events][-1]
+    assert isinstance(end, Failed)
+    assert isinstance(end.error, DeadlineExceeded)
+    assert engine.stats().running == 0
+    engine.close()
+
+
+async def test_the_engine_thread_keeps_its_torch_threads_whatever_workers_set() -> None:
+    found: list[int] = []
+
+    def own() -> None:
+        set_threads(3)
+        other = threading.Thread(target=torch.set_num_threads, args=(1,))
+        other.start()
+        other.join()
+        torch.randn(64, 64) @ torch.randn(64, 64)
+        found.append(torch.get_num_threads())
+
+    thread = threading.Thread(target=own)
+    thread.start()
+    thread.join()
+    assert found == [3]

@@ -21,7 +21,7 @@ from liveedge.engine.request import (
     TextPart,
 )
 from tests.checkpoints import make_checkpoint
-from tests.engines import Content, LocalEngine, question
+from tests.engines import ENDLESS, Content, LocalEngine, question
 from tests.reference import Clip, clip, picture, still
 
 N_DEPARTURES = 1000
@@ -93,7 +93,9 @@ def test_a_departure_from_the_queue_leaves_the_running_alone(engine: LocalEngine
     """Case 22: before a slot was free."""
     running = [f"runs-{n}" for n in range(2)]
     for name in running:
-        engine.submit(engine.preparer.prepare(question(name, ["Go on."], max_tokens=200)))
+        engine.submit(
+            engine.preparer.prepare(question(name, ["Go on."], max_tokens=200, json_schema=ENDLESS))
+        )
     while not all(engine.answers[name].tokens for name in running):
         engine.turn()
     before = {name: len(engine.answers[name].tokens) for name in running}
@@ -178,7 +180,9 @@ def test_answers_arrive_token_by_token(engine: LocalEngine) -> None:
 
     for turn in range(6):
         engine.at_turn(turn, look)
-    answer = engine.ask(engine.preparer.prepare(question("q", ["Go on."], max_tokens=30)))
+    answer = engine.ask(
+        engine.preparer.prepare(question("q", ["Go on."], max_tokens=30, json_schema=ENDLESS))
+    )
     assert seen == sorted(seen)
     assert len(set(seen)) > 3
     assert all(isinstance(event, Delta) for event in answer.events[:-1])

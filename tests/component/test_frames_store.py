@@ -418,17 +418,19 @@ def test_a_frame_after_the_end_is_dropped_and_counted(make_store, clock):
     assert_books_balance(counters)
 
 
-def test_closing_while_a_frame_is_compressed_ends_the_encoder(make_store):
+def test_closing_while_a_frame_is_compressed_ends_the_encoder(make_store, caplog):
     codec = HeldCodec()
     store = make_store(codec=codec)
     store.publish(picture(0))
     assert codec.has_begun.wait(30)
     closing = OwnedThread("closer", lambda _stopping: store.close())
     closing.start()
+    assert store.wait_newer_blocking(0, 1000) is None  # returns once the store is closed
     codec.may_encode.set()
     assert closing.stop(30)
     assert store.counters().memory_bytes == 0
     assert store.wait_encoded(0)
+    assert caplog.records == []  # no thread crashed
 
 
 # ── case 34: no silent drop, whatever happens at the same time ──

@@ -40,6 +40,7 @@ from liveedge.engine.request import (
 )
 from liveedge.testing.engine import FAKE_MODEL, FakeEngine
 from tests.checkpoints import make_checkpoint
+from tests.engines import ENDLESS
 
 N_SLOTS, CAPACITY = 2, 3
 CLOCK = SystemClock()
@@ -65,7 +66,6 @@ def fake(folder: Path) -> Engine:
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    # A seed whose greedy answers to these prompts go on for long.
     return make_checkpoint(tmp_path_factory.mktemp("model"), seed=4)
 
 
@@ -104,13 +104,14 @@ def ask(
     text: str = "What is it?",
     max_tokens: int = 4,
     deadline_s: float | None = None,
-    stop: tuple[str, ...] = (),
+    endless: bool = False,
 ) -> GenerateRequest:
     content = (*parts, TextPart(text))
     return GenerateRequest(
         request_id=request_id,
         messages=(Message(role="user", content=content),),
-        sampling=SamplingParams(max_tokens=max_tokens, stop=stop),
+        sampling=SamplingParams(max_tokens=max_tokens),
+        json_schema=ENDLESS if endless else None,
         deadline_s=deadline_s,
     )
 
@@ -160,7 +161,7 @@ async def until_asked(camera: Camera) -> None:
 
 async def test_a_request_gets_deltas_and_then_exactly_one_end(engine: Engine) -> None:
     await engine.ready()
-    events = await listen(engine, ask("q"))
+    events = await listen(engine, ask("q", endless=True))
     assert [isinstance(event, Delta) for event in events] == [True] * (len(events) - 1) + [False]
     end = finish(events)
     n_tokens = sum(event.n_tokens for event in events if isinstance(event, Delta))
@@ -224,7 +225,9 @@ async def test_an_unexpected_error_of_a_source_is_an_internal_error(engine: Engi
 
 async def test_leaving_after_the_first_delta_ends_all_work(engine: Engine) -> None:
     await engine.ready()
-    async with aclosing(engine.generate(engine.prepare(ask("q", max_tokens=300)))) as events:
+    async with aclosing(
+        engine.generate(engine.prepare(ask("q", max_tokens=300, endless=True)))
+    ) as events:
         async for event in events:
             assert isinstance(event, Delta)
             break

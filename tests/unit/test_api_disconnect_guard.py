@@ -70,6 +70,23 @@ async def test_the_servers_own_cancellation_stays_one():
         await task
 
 
+async def test_the_servers_cancellation_wins_over_a_client_that_leaves_too():
+    client = Client()
+
+    async def work():
+        async with DisconnectGuard(client.receive):
+            try:
+                await for_ever()
+            finally:
+                task.cancel()  # the server stops while the work is being ended for the client
+
+    task = asyncio.ensure_future(work())
+    await asyncio.sleep(0)
+    client.leave()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
 async def test_leaving_in_the_moment_of_the_end_is_no_error():
     client = Client()
     async with DisconnectGuard(client.receive):

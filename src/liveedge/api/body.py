@@ -38,21 +38,16 @@ class Bodies:
     async def read(self, request: Request, *, max_bytes: int | None = None) -> AsyncIterator[bytes]:
         """The body, counted against the budget for the time of the block."""
         limit = min(max_bytes or self._max_bytes, self._max_bytes)
-        taken = 0
         chunks: list[bytes] = []
-        try:
-            declared = _declared_length(request)
-            if declared > limit:
-                raise _too_large(limit)
+        if _declared_length(request) > limit:
+            raise _too_large(limit)
+        with self._held.growing() as held:
             async for chunk in request.stream():
-                if taken + len(chunk) > limit:
+                if held.amount + len(chunk) > limit:
                     raise _too_large(limit)
-                self._held.take(len(chunk))
-                taken += len(chunk)
+                held.add(len(chunk))
                 chunks.append(chunk)
             yield b"".join(chunks)
-        finally:
-            self._held.give_back(taken)
 
 
 def parse(data: bytes, model: type[Model]) -> Model:

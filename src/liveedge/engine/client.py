@@ -189,13 +189,11 @@ class EngineClient:
     def _run(self, stopping: threading.Event) -> None:
         error: LiveEdgeError = ModelUnavailable("the engine was stopped")
         status: EngineStatus = "closed"
+        parts: Parts | None = None
         try:
             parts = self._opening.open(self._take_load)
             self._become_ready()
-            try:
-                self._loop(parts).run()
-            finally:
-                parts.loader.close()
+            self._loop(parts).run()
         except LiveEdgeError as failure:
             status, error = "failed", failure
             log.error("the engine cannot run: %s", failure)  # noqa: TRY400  a user's mistake
@@ -204,6 +202,8 @@ class EngineClient:
             raise  # OwnedThread reports it
         finally:
             self._end_all(status, error)
+            if parts is not None:
+                parts.loader.close()
 
     def _loop(self, parts: Parts) -> EngineLoop:
         return EngineLoop(

@@ -37,14 +37,11 @@ class EncoderCache:
         self._entries: OrderedDict[str, _Entry] = OrderedDict()  # oldest use first
         self._free = np.arange(n_rows, dtype=np.int64)[::-1].copy()
         self._n_free = n_rows
+        self.held_rows = 0  # of groups that a request holds
 
     @property
     def used_rows(self) -> int:
         return self.n_rows - self._n_free
-
-    @property
-    def held_rows(self) -> int:
-        return sum(len(entry.rows) for entry in self._entries.values() if entry.holders)
 
     def __contains__(self, key: str) -> bool:
         """The group has rows, ready or not."""
@@ -71,7 +68,9 @@ class EncoderCache:
             rows = self._free[self._n_free : self._n_free + n][::-1].copy()
             self._entries[key] = _Entry(rows)
         for key in sizes:
-            self._entries[key].holders += 1
+            entry = self._entries[key]
+            self.held_rows += 0 if entry.holders else len(entry.rows)
+            entry.holders += 1
             self._entries.move_to_end(key)
         return True
 
@@ -99,6 +98,7 @@ class EncoderCache:
         if entry.holders < 1:
             raise ValueError(f"group {key} is released more often than held")
         entry.holders -= 1
+        self.held_rows -= 0 if entry.holders else len(entry.rows)
         if entry.holders == 0 and not entry.ready:
             self._drop(key)
 

@@ -43,6 +43,7 @@ class Sizing:
 
 def plan_sizes(asked: EngineSettings, shape: ModelShape, *, value_bytes: int) -> Sizing:
     """The only place where a size depends on the model. `value_bytes`: of one stored number."""
+    _check_counts(asked)
     max_len = asked.max_model_len or min(shape.max_position, DEFAULT_MODEL_LEN)
     if not 2 <= max_len <= shape.max_position:
         raise SettingsInvalid(
@@ -77,3 +78,17 @@ def plan_sizes(asked: EngineSettings, shape: ModelShape, *, value_bytes: int) ->
             max_loading=2 * asked.load_threads,
         ),
     )
+
+
+def _check_counts(asked: EngineSettings) -> None:
+    for name in (
+        "n_slots",
+        "prefill_chunk",
+        "encode_tokens",
+        "queue_capacity",
+        "load_threads",
+        "threads",
+    ):
+        value = getattr(asked, name)
+        if value is not None and value < 1:
+            raise SettingsInvalid(f"{name} is {value}, needs at least 1")

@@ -78,8 +78,7 @@ class Opening:
 
     def open(self, loaded: Callable[[LoadJob, object | LiveEdgeError], None]) -> Parts:
         """Read the weights and allocate every pool, on the calling thread."""
-        if self._settings.threads is not None:
-            torch.set_num_threads(self._settings.threads)
+        set_threads(self._settings.threads)
         with self._stage("weights"):
             model = load_model(self._folder, device=self._device, dtype=self._dtype)
         with self._stage("memory"):
@@ -148,6 +147,12 @@ class AnswerVocabulary:
         if self._vocabulary.is_special(token_id):
             return b""
         return self._vocabulary.token_bytes(token_id)
+
+
+def set_threads(asked: int | None) -> None:
+    """How many threads torch uses for work of the calling thread, whatever others set later."""
+    own = torch.get_num_threads()  # first: a thread that never asked follows the last setter
+    torch.set_num_threads(own if asked is None else asked)
 
 
 def choose_device(asked: str) -> torch.device:

@@ -23,16 +23,25 @@ from typing import TypeGuard
 
 from liveedge.core.clock import Clock
 from liveedge.core.errors import (
+    ContextLengthExceeded,
     DeadlineExceeded,
+    MediaTooLarge,
     ModelVideoUnsupported,
     ParameterUnsupported,
     RegionMismatch,
 )
 from liveedge.engine.interface import Engine, PreparedRequest
-from liveedge.engine.request import Delta, Failed, Finished, GenerateRequest, SamplingParams
+from liveedge.engine.request import (
+    Delta,
+    Failed,
+    Finished,
+    GenerateRequest,
+    SamplingParams,
+    TextPart,
+)
 from liveedge.frames.refs import SegmentRef
 from liveedge.frames.store import FrameStore
-from liveedge.service.limits import Budget
+from liveedge.service.limits import Budget, Holding
 from liveedge.service.lookup import Found, find
 from liveedge.service.merge import merged
 from liveedge.service.models import ModelHost
@@ -43,6 +52,8 @@ from liveedge.service.streams import Streams
 from liveedge.service.uploads import Uploaded, UploadLimits, decode
 from liveedge.service.workers import Workers
 
+MAX_CHARS_PER_TOKEN = 64  # on average over a text; real ones have 1 to 6
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskSettings:
@@ -52,6 +63,16 @@ class AskSettings:
     region: str = "local"
     is_regional: bool = False  # several regions: a question for another one is refused
     uploads: UploadLimits = field(default_factory=UploadLimits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskResources:
+    """What all questions share."""
+
+    prompts: Workers
+    uploads: Workers  # apart from the prompts: a clip may take seconds to decode
+    in_progress: Budget  # questions
+    decoded_bytes: Budget  # of uploads
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,17 +94,13 @@ class Asker:
         clock: Clock,
         models: ModelHost,
         streams: Streams,
-        prompts: Workers,
-        uploads: Workers,
-        in_progress: Budget,
+        resources: AskResources,
         settings: AskSettings,
     ) -> None:
         self._clock = clock
         self._models = models
         self._streams = streams
-        self._prompts = prompts
-        self._uploads = uploads  # apart from the prompts: a clip may take seconds to decode
-        self._in_progress = in_progress
+        self._resources = resources
         self._settings = settings
 
     async def answer(self, question: Question) -> AsyncGenerator[AnswerEvent, None]:
@@ -94,8 +111,8 @@ class Asker:
         engine = self._models.require(question.model)
         parts = _checked_parts(question)
         found, stores = await self._look_up(question, parts, course, engine)
-        with self._in_progress.hold():
-            uploaded = await self._decode(parts)
+        with self._resources.in_progress.hold(), self._resources.decoded_bytes.growing() as decoded:
+            uploaded = await self._decode(parts, decoded)
             media = Media(
                 tenant=question.tenant,
                 found=found,
@@ -136,23 +153,35 @@ class Asker:
         if self._settings.is_regional and asked is not None and asked != ours:
             raise RegionMismatch("this is another region", expected=ours, requested=asked)
 
-    async def _decode(self, parts: Sequence[Sequence[Part]]) -> dict[str, Uploaded]:
+    async def _decode(
+        self, parts: Sequence[Sequence[Part]], decoded: Holding
+    ) -> dict[str, Uploaded]:
         uploads = [p for turn in parts for p in turn if isinstance(p, Upload)]
         limits = self._settings.uploads
         stopping = threading.Event()
+        uploaded: dict[str, Uploaded] = {}
         try:
-            return {
-                upload.where: await self._uploads.run(
-                    partial(decode, upload, limits=limits, stopping=stopping)
-                )
-                for upload in uploads
-            }
+            for upload in uploads:
+                work = partial(decode, upload, limits=limits, stopping=stopping)
+                one = uploaded[upload.where] = await self._resources.uploads.run(work)
+                self._require_room(decoded.amount + one.nbytes, upload.where)
+                decoded.add(one.nbytes)
         finally:
             stopping.set()
+        return uploaded
+
+    def _require_room(self, n_bytes: int, where: str) -> None:
+        capacity = self._resources.decoded_bytes.capacity
+        if n_bytes > capacity:
+            raise MediaTooLarge(
+                f"with {where} the uploads of this question take {n_bytes} bytes decoded, the limit"
+                f" is {capacity} (max_decoded_mb); send fewer or smaller ones"
+            )
 
     async def _prepare(
         self, engine: Engine, question: Question, prompt: Prompt, course: _Course
     ) -> PreparedRequest:
+        _check_text(prompt, engine)
         request = GenerateRequest(
             request_id=question.request_id,
             messages=prompt.messages,
@@ -161,7 +190,7 @@ class Asker:
             priority=question.priority,
             deadline_s=course.deadline_s,
         )
-        prepared = await self._prompts.run(lambda: engine.prepare(request))
+        prepared = await self._resources.prompts.run(lambda: engine.prepare(request))
         course.submitted_s = self._clock.monotonic_s()
         if course.submitted_s >= course.deadline_s:
             raise DeadlineExceeded("the deadline passed before the question reached the model")
@@ -232,6 +261,18 @@ def _refuse_video(parts: Sequence[Sequence[Part]], engine: Engine) -> None:
                 f"{part.where} is a video, and {engine.model.model_id} takes pictures only;"
                 " use image_url"
             )
+
+
+def _check_text(prompt: Prompt, engine: Engine) -> None:
+    """Refuse what cannot fit before anybody spends a second on counting its tokens."""
+    contents = (part for message in prompt.messages for part in message.content)
+    n_chars = sum(len(part.text) for part in contents if isinstance(part, TextPart))
+    limit = engine.model.max_model_len
+    if n_chars > MAX_CHARS_PER_TOKEN * limit:
+        raise ContextLengthExceeded(
+            f"the text has {n_chars} characters; {engine.model.model_id} takes {limit} tokens, which"
+            f" is about {4 * limit} characters"
+        )
 
 
 def _is_video(part: Part) -> TypeGuard[Reference | Upload]:

@@ -8,6 +8,19 @@ from contextlib import contextmanager
 from liveedge.core.errors import QueueFull
 
 
+class Holding:
+    """A part of a budget that grows."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.amount = 0
+        self._budget = budget
+
+    def add(self, amount: int) -> None:
+        """Take more, or raise QueueFull."""
+        self._budget.take(amount)
+        self.amount += amount
+
+
 class Budget:
     """So many units of one thing at once, whatever a unit is: requests, bytes."""
 
@@ -16,6 +29,15 @@ class Budget:
         self.used = 0
         self.refused = 0
         self._what = what
+
+    @contextmanager
+    def growing(self) -> Iterator[Holding]:
+        """Hold what the block adds bit by bit, until its end."""
+        holding = Holding(self)
+        try:
+            yield holding
+        finally:
+            self.give_back(holding.amount)
 
     @contextmanager
     def hold(self, amount: int = 1) -> Iterator[None]:

@@ -45,6 +45,11 @@ class Uploaded:
     frames: tuple[UploadedFrame, ...]
     n_broken: int = 0  # frames of a clip that could not be decoded
 
+    @property
+    def nbytes(self) -> int:
+        """Decoded, in memory."""
+        return sum(frame.pixels.nbytes for frame in self.frames)
+
 
 def decode(upload: Upload, *, limits: UploadLimits, stopping: threading.Event) -> Uploaded:
     """Blocking; ends early once `stopping` is set. Raises MediaInvalid or MediaTooLarge."""
