@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from liveedge.core.clock import SystemClock
+from liveedge.core.errors import LiveEdgeError
 from liveedge.core.mailbox import Mailbox
 from liveedge.engine.interface import EngineSettings, EngineStats, PreparedRequest
 from liveedge.engine.loader import Preprocess
@@ -55,6 +56,7 @@ class Answer:
 
     tokens: list[int] = field(default_factory=list)  # as sampled, the end token included
     logprobs: list[float] = field(default_factory=list)
+    top: list[dict[int, float]] = field(default_factory=list)  # the most probable of each step
     events: list[Event] = field(default_factory=list)
 
     @property
@@ -88,6 +90,7 @@ class RecordingRunner:
         self.prefilled: dict[str, int] = {}  # tokens by request
         self.n_copies = 0
         self.broken: dict[str, Exception] = {}  # name of a method: what it raises
+        self.spoilt: dict[str, LiveEdgeError] = {}  # a request: what it gets for its next token
 
     def _enter(self, method: str) -> None:
         if method in self.broken:
@@ -103,20 +106,23 @@ class RecordingRunner:
         self._inner.encode(batch)
         self.encoded += batch.keys
 
-    def prefill(self, chunk: PrefillChunk) -> Sampled | None:
+    def prefill(self, chunk: PrefillChunk) -> Sampled | LiveEdgeError | None:
         self._enter("prefill")
         sampled = self._inner.prefill(chunk)
         self.prefilled[chunk.request_id] = chunk.stop
-        if sampled is not None:
+        if isinstance(sampled, Sampled):
             self._record(chunk.request_id, sampled)
         return sampled
 
-    def decode(self, batch: DecodeBatch) -> list[Sampled]:
+    def decode(self, batch: DecodeBatch) -> list[Sampled | LiveEdgeError]:
         self._enter("decode")
         self.batches.append(len(batch.request_ids))
         sampled = self._inner.decode(batch)
-        for request_id, token in zip(batch.request_ids, sampled, strict=True):
-            self._record(request_id, token)
+        for row, request_id in enumerate(batch.request_ids):
+            token = self.spoilt.get(request_id, sampled[row])
+            sampled[row] = token
+            if isinstance(token, Sampled):
+                self._record(request_id, token)
         return sampled
 
     def forget(self, request_ids: Iterable[str]) -> None:
@@ -126,6 +132,7 @@ class RecordingRunner:
         answer = self._answers[request_id]
         answer.tokens.append(sampled.token)
         answer.logprobs.append(sampled.logprob)
+        answer.top.append(dict(sampled.top))
 
 
 class HandLoader:
@@ -176,6 +183,7 @@ class LocalEngine:
             self.opening.builder,
             model=self.opening.model,
             max_media_tokens=self.opening.sizing.feature_rows,
+            schemas=self.opening.schemas,
         )
         self.loop = EngineLoop(
             scheduler=self.parts.scheduler,

@@ -27,7 +27,16 @@ from torch import nn
 from torch.multiprocessing.spawn import spawn
 
 from liveedge.sim import questions
-from workcell_data import Batch, Packer, Pattern, Shape, from_odd, make_batch, one_by_one
+from workcell_data import (
+    Batch,
+    Packer,
+    Pattern,
+    Shape,
+    comparisons,
+    from_odd,
+    make_batch,
+    one_by_one,
+)
 from workcell_model import Model, export, prepare
 from workcell_optimiser import Optimisers
 from workcell_tokenizer import write as write_tokenizer
@@ -119,6 +128,10 @@ def train(rank: int, plan: Plan) -> None:
     packer = Packer(write_tokenizer(plan.out / f"tokenizer-{rank}"))
     for step, batch in batches(plan, packer, rank, start):
         facts = one_step(model, batch, dense_only=step < plan.dense_steps)
+        if step >= plan.event_step:
+            rng = np.random.default_rng((plan.seed, step, rank, 1))
+            loss, facts["compare"] = model.comparison_loss(comparisons(rng, packer, 128))
+            loss.backward()  # type: ignore[no-untyped-call]
         average_gradients(model, plan.ranks)
         norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimisers.step(plan.rates(step))
@@ -175,7 +188,7 @@ class Log:
 
     def add(self, step: int, facts: dict[str, Any], norm: float) -> None:
         self._sums["norm"].append(norm)
-        for key in ("dense", "loss"):
+        for key in ("dense", "loss", "compare"):
             if key in facts:
                 self._sums[key].append(facts[key])
         for head, value in facts.get("cells", {}).items():
@@ -222,7 +235,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=1700)
+    parser.add_argument("--steps", type=int, default=2050)
     parser.add_argument("--dense-steps", type=int, default=250)
     parser.add_argument("--event-step", type=int, default=500)
     parser.add_argument("--batch", type=int, default=12)

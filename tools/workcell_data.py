@@ -257,7 +257,7 @@ class Packer:
     ) -> list[tuple[str, str]]:
         """(kind, answer) pairs that this clip can answer."""
         possible = list(questions.KINDS) if len(clip.states) > 1 else list(questions.FRAME_KINDS)
-        known = {kind: questions.expected(kind, clip.states) for kind in possible}
+        known = {kind: questions.spoken(kind, clip.states) for kind in possible}
         found = [(kind, answer) for kind, answer in known.items() if answer is not None]
         order = rng.permutation(len(found))
         picked = [found[int(i)] for i in order]
@@ -328,6 +328,20 @@ class Packer:
 
 def _is_about_time(kind: str) -> bool:
     return kind in CLIP_LESSONS or kind in questions.CLIP_KINDS
+
+
+def comparisons(rng: np.random.Generator, packer: Packer, n: int) -> Tensor:
+    """[n, L] ids of answers without a picture: two readings, and as the last two tokens which way
+    they go. Comparing numbers takes many examples, and these cost next to nothing."""
+    question = questions.ask("display_event", rng)
+    turn = f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
+    rows = []
+    for _ in range(n):
+        first = int(rng.integers(100))
+        second = int(np.clip(first + rng.integers(-6, 7), 0, 99))
+        word = "steady" if first == second else "up" if second > first else "down"
+        rows.append(packer.encode(f"{turn}{first:02d} to {second:02d}: {word}<|im_end|>"))
+    return torch.tensor(rows)
 
 
 class Packed:

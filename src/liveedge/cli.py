@@ -10,28 +10,48 @@ import argparse
 import json
 import os
 import re
+import signal
 import sys
-import types
+import threading
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic.fields import FieldInfo
+
 from liveedge.client.http import Answer, Client, Refused, image_part, video_part
 from liveedge.core.clock import SystemClock
 from liveedge.core.errors import LiveEdgeError, SettingsInvalid
+from liveedge.core.tasks import OwnedThread
 from liveedge.core.version import VERSION
 from liveedge.demo.run import DEFAULT_SEED, DemoOptions, run
 from liveedge.settings import Loaded, Settings, load
 
 DEFAULT_URL = "http://127.0.0.1:8000"
+STDIN = 0
+INTERRUPTED = 130  # what shells say of a program ended by Ctrl-C
+# What the value of a flag is called in the help; units come from the name.
+METAVARS = {
+    "host": "ADDRESS",
+    "api_key": "KEY",
+    "cors_origins": "ORIGIN",
+    "region": "NAME",
+    "regions": "NAME",
+    "model_id": "ID",
+    "aliases": "ALIAS=ID",
+}
+UNITS = {"_mb": "MB", "_ms": "MS", "_s": "SECONDS"}
 DURATION_S = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0}
 
 
 def main(
     arguments: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ
 ) -> int:
-    """Run one command; the exit status is 2 for a wrong command line, 1 for a failure."""
+    """Run one command.
+
+    The exit status is 2 for a wrong command line, 1 for a failure, 130 after Ctrl-C.
+    """
     options = build_parser(environment).parse_args(arguments)
     options.environment = environment
     try:
@@ -42,32 +62,78 @@ def main(
     except (LiveEdgeError, Refused) as error:
         print(f"liveedge: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return INTERRUPTED
     return status
 
 
 def build_parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     """Every command with its flags."""
     parser = argparse.ArgumentParser(prog="liveedge", description="Ask about live cameras.")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    parser.add_argument(
+        "--version",
+        action="version",
+        version=f"liveedge {VERSION}",
+        help="print the version and exit",
+    )
+    commands = _subcommands(parser)
 
-    serve = commands.add_parser("serve", help="serve a model and streams over HTTP")
+    serve = commands.add_parser(
+        "serve",
+        help="serve a model and streams over HTTP",
+        description="Serve a model and streams over HTTP until Ctrl-C. Every flag is also a"
+        " variable (LIVEEDGE_PORT) and a key of the YAML file (port).",
+    )
     _add_settings(serve)
+    serve.add_argument(
+        "--until-stdin-closes",
+        action="store_true",
+        help="stop when standard input ends, so that no server outlives the program that started"
+        " it with a pipe",
+    )
     serve.set_defaults(command=_serve)
 
     config = commands.add_parser("config", help="look at settings")
-    show = config.add_subparsers(required=True, metavar="COMMAND").add_parser(
-        "show", help="print the effective settings and where each comes from, secrets masked"
+    what = "print the effective settings and where each comes from, secrets masked"
+    show = _subcommands(config).add_parser(
+        "show", help=what, description=f"{what[0].upper()}{what[1:]}. Flags are those of serve."
     )
     _add_settings(show)
     show.set_defaults(command=_config_show)
 
-    _add_ask(commands.add_parser("ask", help="ask one question about a stream"), environment)
-    _add_demo(commands.add_parser("demo", help="a server, a simulated camera, checked answers"))
+    ask = commands.add_parser(
+        "ask",
+        help="ask one question about a stream",
+        description="Ask one question about a stream of a running server. The answer goes to"
+        " standard output, what it is based on to standard error.",
+    )
+    _add_ask(ask, environment)
+    demo = commands.add_parser(
+        "demo",
+        help="a server, a simulated camera, checked answers",
+        description="Start a server with a simulated camera, ask ten questions and check each"
+        " answer against the truth, then keep serving until Ctrl-C.",
+    )
+    _add_demo(demo)
     _add_sim(commands.add_parser("sim", help="the simulated camera by itself"))
 
     version = commands.add_parser("version", help="print the version")
     version.set_defaults(command=_version)
     return parser
+
+
+def _subcommands(
+    parser: argparse.ArgumentParser,
+) -> argparse._SubParsersAction[argparse.ArgumentParser]:
+    """Its commands; without one, the help is printed and the status is 2."""
+
+    def show_help(_options: argparse.Namespace) -> int:
+        parser.print_help(sys.stderr)
+        return 2
+
+    parser.set_defaults(command=show_help)
+    return parser.add_subparsers(metavar="COMMAND")
 
 
 # serve and config show
@@ -80,14 +146,23 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file with settings")
     for name, field in Settings.model_fields.items():
         if name != "model":
-            default = field.get_default(call_default_factory=True)
-            shown = "" if default in (None, (), {}, False) else f" (default: {default})"
             parser.add_argument(
                 f"--{name.replace('_', '-')}",
                 dest=name,
-                help=f"{field.description or name.replace('_', ' ')}{shown}".replace("%", "%%"),
+                help=_help(field).replace("%", "%%"),
                 **_argument(name),
             )
+
+
+def _help(field: FieldInfo) -> str:
+    default = field.get_default(call_default_factory=True)
+    if default in ((), {}):
+        return f"{field.description}; may be repeated"
+    if default is None:
+        return str(field.description)
+    if isinstance(default, bool):
+        default = "yes" if default else "no"
+    return f"{field.description} (default: {default})"
 
 
 def _argument(name: str) -> dict[str, Any]:
@@ -97,20 +172,19 @@ def _argument(name: str) -> dict[str, Any]:
         return {"action": argparse.BooleanOptionalAction, "default": None}
     origin = typing.get_origin(kind)
     if origin is tuple:
-        return {"action": "append", "metavar": "VALUE"}
+        return {"action": "append", "metavar": METAVARS[name]}
     if origin is dict:
-        return {"action": "append", "metavar": "KEY=VALUE", "type": _pair}
-    choices = typing.get_args(kind) if origin is typing.Literal else None
-    optional = origin in (types.UnionType, typing.Union)
-    inner = next((a for a in typing.get_args(kind) if a is not type(None)), kind)
-    whole_number = (inner if optional else kind) is int
-    return {"choices": choices} if choices else {"metavar": "N" if whole_number else "TEXT"}
+        return {"action": "append", "metavar": METAVARS[name], "type": _pair}
+    if origin is typing.Literal:
+        return {"choices": typing.get_args(kind)}
+    unit = next((unit for ending, unit in UNITS.items() if name.endswith(ending)), "N")
+    return {"metavar": METAVARS.get(name, unit)}
 
 
 def _pair(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not (key and equals and value):
-        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+        raise argparse.ArgumentTypeError(f"{text!r} is not ALIAS=ID")
     return key, value
 
 
@@ -127,8 +201,22 @@ def _serve(options: argparse.Namespace) -> int:
     loaded = _loaded(options)
     from liveedge.server import serve  # noqa: PLC0415  most of a second; no other command needs it
 
-    serve(loaded.settings)
-    return 0
+    if options.until_stdin_closes:
+        OwnedThread("liveedge-stdin", _end_with_stdin).start()
+    stopped_by = serve(loaded.settings)
+    if stopped_by is None:
+        return 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # What was served has ended in order. Taking torch apart, or waiting for its import, takes
+    # seconds more and gives nobody anything.
+    os._exit(INTERRUPTED if stopped_by is signal.SIGINT else 0)
+
+
+def _end_with_stdin(_stopping: threading.Event) -> None:
+    while os.read(STDIN, 4096):  # not sys.stdin: a lock held by this thread would disturb the exit
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _config_show(options: argparse.Namespace) -> int:
@@ -151,10 +239,27 @@ def _add_ask(parser: argparse.ArgumentParser, environment: Mapping[str, str]) ->
         metavar="TIME",
         help="ask about the last 5s, 500ms or 2m; default: the newest frame alone",
     )
-    parser.add_argument("--fps", type=float, default=2.0, help="frames per second of --last")
-    parser.add_argument("--model", metavar="ID", help="default: the first that is ready")
-    parser.add_argument("--url", default=environment.get("LIVEEDGE_URL", DEFAULT_URL))
-    parser.add_argument("--api-key", default=environment.get("LIVEEDGE_API_KEY"), metavar="KEY")
+    parser.add_argument(
+        "--fps",
+        type=float,
+        default=2.0,
+        metavar="N",
+        help="frames per second of --last (default: 2)",
+    )
+    parser.add_argument(
+        "--model", metavar="ID", help="id of the model; default: the first that is ready"
+    )
+    parser.add_argument(
+        "--url",
+        default=environment.get("LIVEEDGE_URL", DEFAULT_URL),
+        help=f"address of the server; default: LIVEEDGE_URL, or {DEFAULT_URL}",
+    )
+    parser.add_argument(
+        "--api-key",
+        default=environment.get("LIVEEDGE_API_KEY"),
+        metavar="KEY",
+        help="a key of the server, if it has any; default: LIVEEDGE_API_KEY",
+    )
     parser.set_defaults(command=_ask)
 
 
@@ -204,12 +309,22 @@ def _evidence(answer: Answer) -> str:
 
 def _add_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--once", action="store_true", help="exit after the questions; 0 if 9 of 10 are right"
+        "--once",
+        action="store_true",
+        help="exit after the questions, with status 0 if 9 of 10 are right",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object per question")
-    parser.add_argument("--model", metavar="MODEL", help="checkpoint folder; default: the shipped")
-    parser.add_argument("--port", type=int, metavar="N", help="default: a free one")
-    parser.add_argument("--seed", type=int, default=DEFAULT_SEED, metavar="N", help="of the scene")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per question")
+    parser.add_argument(
+        "--model", metavar="FOLDER", help="a checkpoint folder; default: the shipped model"
+    )
+    parser.add_argument("--port", type=int, metavar="N", help="port of the server; default: free")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=DEFAULT_SEED,
+        metavar="N",
+        help=f"which scene is shown (default: {DEFAULT_SEED})",
+    )
     parser.set_defaults(command=_demo)
 
 
@@ -229,17 +344,35 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _add_sim(parser: argparse.ArgumentParser) -> None:
-    record = parser.add_subparsers(required=True, metavar="COMMAND").add_parser(
-        "record", help="write a video of the simulated camera, with its truth as JSON lines"
+    what = "write a video of the simulated camera, with its truth as JSON lines"
+    record = _subcommands(parser).add_parser(
+        "record", help=what, description=f"{what[0].upper()}{what[1:]} beside it."
     )
-    record.add_argument("out", type=Path, metavar="OUT", help="a .mp4 (H.264) or .y4m file")
-    record.add_argument("--seed", type=int, default=0, metavar="N", help="of the scene")
-    record.add_argument("--seconds", type=float, default=10.0, metavar="N", help="default: 10")
-    record.add_argument("--fps", type=float, default=30.0, metavar="N", help="default: 30")
     record.add_argument(
-        "--size", type=_size, default=(854, 480), metavar="WxH", help="default: 854x480"
+        "out", type=Path, metavar="OUT", help="file to write: .mp4 (H.264) or .y4m (uncompressed)"
     )
-    record.add_argument("--difficulty", choices=("easy", "normal", "hard"), default="normal")
+    record.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="which scene is shown (default: 0)"
+    )
+    record.add_argument(
+        "--seconds", type=float, default=10.0, metavar="N", help="length (default: 10)"
+    )
+    record.add_argument(
+        "--fps", type=float, default=30.0, metavar="N", help="frames per second (default: 30)"
+    )
+    record.add_argument(
+        "--size",
+        type=_size,
+        default=(854, 480),
+        metavar="WxH",
+        help="width and height in pixels (default: 854x480)",
+    )
+    record.add_argument(
+        "--difficulty",
+        choices=("easy", "normal", "hard"),
+        default="normal",
+        help="how strong the noise and the changes of light are (default: normal)",
+    )
     record.set_defaults(command=_sim_record)
 
 

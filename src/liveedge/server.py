@@ -7,17 +7,23 @@ from __future__ import annotations
 
 import importlib
 import logging
+import math
+import os
+import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
 
 from liveedge.api.app import ApiSettings, Lifespan, Services, create_app
+from liveedge.api.last_words import LastWords
 from liveedge.core.clock import Clock, SystemClock
 from liveedge.core.errors import LiveEdgeError, SettingsInvalid
 from liveedge.core.startup import Startup, process_started_s
@@ -38,8 +44,12 @@ from liveedge.settings import SHIPPED_MODEL, Settings, is_loopback
 
 log = logging.getLogger("liveedge.server")
 
-DRAIN_S = 10  # how long answers may go on after a signal to stop
+DRAIN_S = 10.0  # how long answers may go on after a signal to stop
+LAST_WORDS_S = 2  # after that, to tell their clients; connections that take longer are dropped
 MEDIA_THREADS = 2
+PROMPT_THREADS = 2  # a long prompt does not hold up the short ones
+SCHEMA_THREADS = 10  # more than the engine lets wait: one is free for a schema it knows already
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 LoadEngine = Callable[[], Engine]
 
@@ -53,6 +63,7 @@ class Built:
     streams: Streams
     questions: AskResources
     held_bytes: Budget  # of request bodies
+    import_ms: Mapping[str, float]  # of the model's start; empty until it has loaded
 
 
 def build_app(
@@ -70,14 +81,16 @@ def build_app(
     _check_aliases(settings, model_id)
     workers = Workers("frames", n_threads=MEDIA_THREADS)
     questions = AskResources(
-        prompts=Workers("prompts", n_threads=1),
+        prompts=Workers("prompts", n_threads=PROMPT_THREADS),
+        schemas=Workers("schemas", n_threads=SCHEMA_THREADS),
         uploads=Workers("uploads", n_threads=MEDIA_THREADS),
         in_progress=Budget(settings.max_requests, what="questions"),
         decoded_bytes=Budget(settings.max_decoded_mb << 20, what="bytes of decoded uploads"),
     )
+    import_ms: dict[str, float] = {}
     models = ModelHost(
         model_id=model_id,
-        load=load_engine or _engine_loader(folder, model_id, settings, clock),
+        load=load_engine or _engine_loader(folder, model_id, settings, clock, import_ms),
         clock=clock,
         aliases=settings.aliases,
     )
@@ -122,7 +135,9 @@ def build_app(
         services,
         _api_settings(settings),
         clock=clock,
-        lifespan=_lifespan(models, streams, (workers, questions.uploads, questions.prompts)),
+        lifespan=_lifespan(
+            models, streams, (workers, questions.uploads, questions.prompts, questions.schemas)
+        ),
     )
     return Built(
         app=app,
@@ -130,6 +145,7 @@ def build_app(
         streams=streams,
         questions=questions,
         held_bytes=held_bytes,
+        import_ms=import_ms,
     )
 
 
@@ -142,33 +158,43 @@ def find_model(settings: Settings) -> tuple[Path, str]:
     if not folder.is_dir():
         raise SettingsInvalid(
             f"model {settings.model} is neither a folder nor {SHIPPED_MODEL}; give the path of a"
-            " Hugging Face checkpoint folder"
+            " Hugging Face checkpoint folder (hub ids are not downloaded)"
         )
     # Local ids contain a slash; those of hosted models do not.
     return folder, settings.model_id or f"local/{folder.resolve().name}"
 
 
-def serve(settings: Settings, *, clock: Clock | None = None) -> None:
-    """Serve until SIGINT or SIGTERM. Blocks."""
+def serve(settings: Settings, *, clock: Clock | None = None) -> signal.Signals | None:
+    """Serve until SIGINT or SIGTERM, and return which; None where the start failed. Blocks.
+
+    The first signal lets answers in progress end; a second one ends the process at once.
+    """
     clock = clock or SystemClock()
-    startup = Startup(clock)
-    startup.passed("imports", since_s=process_started_s(clock))
     _configure_logging(settings.log_level)
+    startup = Startup(clock, say=log.info)
+    startup.passed("imports", since_s=process_started_s(clock))
     with listening_socket(settings) as listener:
         built = build_app(settings, clock, own_ports=frozenset({listener.getsockname()[1]}))
         startup.passed("build")
-        server = _Server(built, settings, listener, startup)
+        server = _Server(built, settings, listener, startup, clock=clock)
         server.run(sockets=[listener])
+    return server.stopped_by
 
 
 class BackgroundServer:
     """A server in a thread of this process, for tests and programs that bring their own client."""
 
     def __init__(
-        self, settings: Settings, *, clock: Clock, load_engine: LoadEngine | None = None
+        self,
+        settings: Settings,
+        *,
+        clock: Clock,
+        load_engine: LoadEngine | None = None,
+        drain_s: float = DRAIN_S,
     ) -> None:
         self._settings = settings
         self._clock = clock
+        self._drain_s = drain_s
         self._load_engine = load_engine
         self._server: _Server | None = None
         self._thread: OwnedThread | None = None
@@ -183,7 +209,9 @@ class BackgroundServer:
             own_ports=frozenset({listener.getsockname()[1]}),
         )
         startup = Startup(self._clock, say=log.info)
-        server = _Server(built, self._settings, listener, startup)
+        server = _Server(
+            built, self._settings, listener, startup, clock=self._clock, drain_s=self._drain_s
+        )
         self._server = server
         self._thread = OwnedThread("liveedge-http", lambda _stopping: _run(server, listener))
         self._thread.start()
@@ -194,17 +222,24 @@ class BackgroundServer:
         assert self._server is not None
         assert self._thread is not None
         self._server.should_exit = True
-        self._thread.stop(DRAIN_S + 5.0)
+        self._thread.stop(self._drain_s + LAST_WORDS_S + 5.0)
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its own log lines (they hold URLs), and with ours about the start."""
+    """uvicorn without its own log lines (they hold URLs), and with ours about start and end."""
 
     def __init__(
-        self, built: Built, settings: Settings, listener: socket.socket, startup: Startup
+        self,
+        built: Built,
+        settings: Settings,
+        listener: socket.socket,
+        startup: Startup,
+        *,
+        clock: Clock,
+        drain_s: float = DRAIN_S,
     ) -> None:
         config = uvicorn.Config(
-            built.app,
+            LastWords(built.app),
             log_config=None,
             access_log=False,
             http="h11",
@@ -212,17 +247,40 @@ class _Server(uvicorn.Server):
             ws="websockets-sansio",
             ws_max_size=PictureLimits().max_bytes,
             server_header=False,
-            timeout_graceful_shutdown=DRAIN_S,
+            timeout_graceful_shutdown=math.ceil(drain_s) + LAST_WORDS_S,
         )
         super().__init__(config)
         # Its lines hold URLs with their queries, whatever the options say where a root logger exists.
         logging.getLogger("uvicorn.access").disabled = True
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+        logging.getLogger("uvicorn.error").addFilter(_is_no_refusal)
         self._built = built
         self._settings = settings
         self._url = _url(listener)
         self._startup = startup
-        self._tasks = TaskSet("startup")
+        self._clock = clock
+        self._drain_s = drain_s
+        self._tasks = TaskSet("server")
+        self.stopped_by: signal.Signals | None = None
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """In place of uvicorn's, which raises the signal again at the end: that is a traceback."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._stop) for number in STOP_SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _stop(self, number: int, _frame: FrameType | None) -> None:
+        if self.stopped_by is not None:
+            os._exit(128 + number)
+        self.stopped_by = signal.Signals(number)
+        self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -236,7 +294,16 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._tasks.close()
+        self._tasks.start(self._cut_off(), name="drain")
         await super().shutdown(sockets)
+        await self._tasks.close()
+        log.info("stopped")
+
+    async def _cut_off(self) -> None:
+        """End what still runs after the drain. `LastWords` tells its clients."""
+        await self._clock.sleep(self._drain_s)
+        for task in list(self.server_state.tasks):
+            task.cancel()
 
     async def _tell_when_ready(self) -> None:
         models = self._built.models
@@ -246,7 +313,8 @@ class _Server(uvicorn.Server):
             self._startup.say(f"{models.model_id} could not be loaded: {error.message}")
             return
         self._startup.passed("model")
-        self._startup.breakdown(f"{models.model_id} answers", engine.startup_ms())
+        stages_ms = {**self._built.import_ms, **engine.startup_ms()}
+        self._startup.breakdown(f"{models.model_id} answers", stages_ms)
 
 
 @contextmanager
@@ -262,6 +330,11 @@ def listening_socket(settings: Settings) -> Iterator[socket.socket]:
         ) from error
     with listener:
         yield listener
+
+
+def _is_no_refusal(record: logging.LogRecord) -> bool:
+    """uvicorn takes a WebSocket that was refused with a response for one that was forgotten."""
+    return record.getMessage() != "ASGI callable returned without completing handshake."
 
 
 def _run(server: uvicorn.Server, listener: socket.socket) -> None:
@@ -280,7 +353,9 @@ def _open_notice(settings: Settings) -> str:
     return f"INSECURE: no api_key is set, and {settings.host} can be reached by others"
 
 
-def _engine_loader(folder: Path, model_id: str, settings: Settings, clock: Clock) -> LoadEngine:
+def _engine_loader(
+    folder: Path, model_id: str, settings: Settings, clock: Clock, import_ms: dict[str, float]
+) -> LoadEngine:
     asked = EngineSettings(
         model_id=model_id,
         device=settings.device,
@@ -294,7 +369,9 @@ def _engine_loader(folder: Path, model_id: str, settings: Settings, clock: Clock
 
     def load() -> Engine:
         # Here and not at the top: torch takes seconds to import, and the server answers meanwhile.
+        began_s = clock.monotonic_s()
         client = importlib.import_module("liveedge.engine.client")
+        import_ms["import of torch"] = (clock.monotonic_s() - began_s) * 1000
         engine: Engine = client.load_engine(folder, settings=asked, clock=clock)
         return engine
 

@@ -56,17 +56,25 @@ class Settings(BaseModel):
 
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8000, ge=0, le=65535, description="port to listen on; 0 takes a free one")
-    api_key: Secrets = Field((), description="accepted keys; none: open, on this machine only")
-    insecure: bool = Field(False, description="allow another host than this one without a key")
-    cors_origins: Many = Field(
-        (), description="browser origins allowed besides localhost; * is any"
+    api_key: Secrets = Field(
+        (), description="accepted key; with none the server is open, on this machine only"
     )
+    insecure: bool = Field(False, description="allow another host than this one without a key")
+    cors_origins: Many = Field((), description="browser origin allowed besides localhost; * is any")
     region: str = Field("local", description="name answered as X-Overshoot-Region")
-    regions: Many = Field((), description="all regions; set: a request for another one is refused")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info")
+    regions: Many = Field(
+        (), description="all regions; if set, a request for another one is refused"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="least severe lines of the log that are written"
+    )
 
-    model: str = Field(SHIPPED_MODEL, description="a checkpoint folder, or the shipped model's id")
-    model_id: str | None = Field(None, description="id shown to clients; default: from the folder")
+    model: str = Field(
+        SHIPPED_MODEL, description="a Hugging Face checkpoint folder, or the shipped model's id"
+    )
+    model_id: str | None = Field(
+        None, description="id that clients ask for; default: local/<name of the folder>"
+    )
     aliases: dict[str, str] = Field(
         default_factory=dict, description="other ids for the model, as {alias: model id}"
     )
@@ -89,10 +97,18 @@ class Settings(BaseModel):
 
     max_streams: Count = Field(64, description="active streams at once")
     max_streams_per_key: Count = Field(16, description="active streams of one key")
-    retention_s: Count = Field(600, description="how far back frames can be asked for")
-    hot_mb: Count = Field(64, description="per stream: newest frames, uncompressed")
-    history_mb: Count = Field(512, description="per stream: older frames, compressed")
-    streams_mb: Count = Field(4096, description="frames of all streams together")
+    retention_s: Count = Field(
+        600, description="how far back frames can be asked for, if history-mb holds that much"
+    )
+    hot_mb: Count = Field(
+        64, description="memory reserved per stream for its newest frames, uncompressed"
+    )
+    history_mb: Count = Field(
+        512, description="memory reserved per stream for its older frames, compressed"
+    )
+    streams_mb: Count = Field(
+        4096, description="memory reserved for the frames of all streams together"
+    )
     allow_local_sources: bool = Field(False, description="allow sources of type file")
     allow_private_sources: bool = Field(True, description="allow cameras in private networks")
 
@@ -136,7 +152,7 @@ def load(
     sources: list[tuple[Origin, dict[str, Any]]] = [
         ("file", _from_file(config or _named_config(environment))),
         ("environment", _from_environment(environment)),
-        ("flag", _known(flags or {}, where="flag", shown="--{}")),
+        ("flag", _known(flags or {}, what="unknown flag", shown="--{}")),
     ]
     values: dict[str, Any] = {}
     origins: dict[str, Origin] = dict.fromkeys(Settings.model_fields, "default")
@@ -176,7 +192,7 @@ def _from_file(path: Path | None) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise SettingsInvalid(f"configuration file {path} must hold `key: value` lines")
     found = {str(key).replace("-", "_"): value for key, value in content.items()}
-    return _known(found, where=f"key in {path}", shown="{}")
+    return _known(found, what=f"config: unknown key in {path}:", shown="{!r}")
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -186,7 +202,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
         if name.startswith(PREFIX) and name != CONFIG_VARIABLE and name not in CLIENT_VARIABLES
     }
     found = {name.removeprefix(PREFIX).lower(): value for name, value in ours.items()}
-    known = _known(found, where="environment variable", shown=PREFIX + "{}", upper=True)
+    known = _known(found, what="unknown environment variable", shown=PREFIX + "{}", upper=True)
     return {key: _decoded(key, value) for key, value in known.items()}
 
 
@@ -201,7 +217,7 @@ def _decoded(key: str, text: str) -> object:
 
 
 def _known(
-    found: Mapping[str, Any], *, where: str, shown: str, upper: bool = False
+    found: Mapping[str, Any], *, what: str, shown: str, upper: bool = False
 ) -> dict[str, Any]:
     for key in found:
         if key in Settings.model_fields:
@@ -209,7 +225,7 @@ def _known(
         near = difflib.get_close_matches(key, Settings.model_fields, n=1)
         name, *hint = (shown.format(k.upper() if upper else k) for k in (key, *near))
         did_you_mean = f"; did you mean {hint[0]}?" if hint else ""
-        raise SettingsInvalid(f"unknown {where} {name}{did_you_mean}")
+        raise SettingsInvalid(f"{what} {name}{did_you_mean}")
     return dict(found)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from liveedge.cli import build_parser
+from liveedge.settings import CLIENT_VARIABLES, PREFIX, Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -86,6 +87,18 @@ def test_every_command_that_is_explained_exists():
     known = commands(build_parser({}))
     for line in re.findall(r"^(?:python -m )?liveedge ((?:[a-z]+ ?)+)", README, re.MULTILINE):
         assert any(line.strip().startswith(command) for command in known), f"liveedge {line}"
+
+
+def test_flags_and_variables_of_the_readme_exist():
+    parsers, known = [build_parser({})], set()
+    while parsers:
+        for action in parsers.pop()._actions:
+            known.update(action.option_strings)
+            if isinstance(action, argparse._SubParsersAction):
+                parsers += action.choices.values()
+    assert set(re.findall(r"--[a-z][a-z-]+", README)) <= known
+    variables = set(re.findall(r"LIVEEDGE_[A-Z_]+", README))
+    assert variables <= CLIENT_VARIABLES | {PREFIX + name.upper() for name in Settings.model_fields}
 
 
 def test_make_targets_in_the_readme_exist():

@@ -209,6 +209,25 @@ async def test_tools_are_refused_by_name_and_never_dropped(field):
         assert server.engine.requests == []
 
 
+@pytest.mark.parametrize(
+    ("choice", "status"),
+    [
+        ("none", 200),
+        ("auto", 200),
+        (None, 200),
+        ("required", 400),
+        ({"type": "function", "function": {"name": "f"}}, 400),
+    ],
+)
+async def test_a_tool_choice_that_asks_for_a_call_is_refused_without_tools_too(choice, status):
+    async with serving() as server:
+        answer = await server.ask(tool_choice=choice)
+        assert answer.status_code == status
+        if status == 400:
+            assert answer.json()["error"]["code"] == "parameter_unsupported"
+            assert "tool_choice" in answer.json()["error"]["message"]
+
+
 async def test_several_choices_are_counted_with_one_prompt_and_seeded_apart():
     async with serving() as server:
         said = (await server.ask(n=3, seed=5)).json()

@@ -1,26 +1,30 @@
 """What every route shares: ids, origins, logs, health, a model that is still loading."""
 
 import asyncio
+import json
 import logging
 import re
 import threading
+from dataclasses import replace
 
 import pytest
 
+from liveedge.api.docs import OPERATIONS
+from liveedge.api.page import api_page
 from liveedge.core.errors import CheckpointInvalid
 from liveedge.core.version import VERSION
 from liveedge.testing.clock import FakeClock
-from liveedge.testing.engine import FakeEngine
-from tests.serving import MODEL, chat_body, data_url, image, picture, serving, until
+from liveedge.testing.engine import FAKE_MODEL, FakeEngine
+from tests.serving import MODEL, chat_body, data_url, image, picture, serving, until, video
 
 
 async def test_a_request_id_is_taken_or_made_returned_and_logged(caplog):
     caplog.set_level(logging.INFO, "liveedge.http")
     async with serving() as server:
-        mine = await server.client.get("/health", headers={"X-Request-Id": "mine-1"})
+        mine = await server.client.get("/version", headers={"X-Request-Id": "mine-1"})
         assert mine.headers["x-request-id"] == "mine-1"
         assert "mine-1" in caplog.text
-        made = await server.client.get("/health", headers={"X-Request-Id": "a b" * 100})
+        made = await server.client.get("/version", headers={"X-Request-Id": "a b" * 100})
         assert re.fullmatch(r"[0-9a-f]{32}", made.headers["x-request-id"])
         assert made.headers["x-request-id"] in caplog.text
 
@@ -215,3 +219,84 @@ async def test_the_document_of_the_api_names_bodies_and_keys():
         schema = document["components"]["schemas"][reference.rsplit("/", 1)[1]]
         assert {"model", "messages", "max_age_ms"} <= set(schema["properties"])
         assert document["security"] == [{"key": []}]
+        assert document["paths"]["/v1beta/models"]["get"]["security"] == []
+
+
+async def test_the_document_tells_parameters_and_how_every_route_can_end():
+    async with serving() as server:
+        document = (await server.client.get("/openapi.json")).json()
+        shown = {
+            (path.removeprefix("/v1beta"), method)
+            for path, methods in document["paths"].items()
+            for method in methods
+        }
+        assert shown == set(OPERATIONS)  # a new route needs its entry
+        paths = document["paths"]
+        query = paths["/v1beta/streams/{stream_id}/frame.jpg"]["get"]["parameters"]
+        assert {"stream_id", "frame_index", "timestamp_ms", "offset_ms"} <= {
+            one["name"] for one in query
+        }
+        push = paths["/v1beta/streams/{stream_id}/frames"]["post"]
+        assert ("header", "X-Captured-At-Ms") in [(p["in"], p["name"]) for p in push["parameters"]]
+        assert set(push["responses"]) >= {"201", "400", "401", "404", "413"}
+        assert "200" not in paths["/v1beta/streams"]["post"]["responses"]
+        references = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(document)))
+        assert references == set(document["components"]["schemas"])
+
+
+async def test_the_page_of_the_document_needs_no_other_host():
+    async with serving(api_key="k") as server:
+        answer = await server.client.get("/docs")
+        assert answer.status_code == 200
+        assert answer.headers["content-type"] == "text/html; charset=utf-8"
+        hosts = set(re.findall(r"(?:https?:)?//([\w.-]+)", answer.text))
+        assert hosts <= {"localhost", "127.0.0.1"}
+        assert re.findall(r'(?:src|href)="([^"#]+)"', answer.text) == ["data:,", "openapi.json"]
+        assert "<script" not in answer.text
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        for told in ("/v1beta/chat/completions", "max_age_ms", "X-Captured-At-Ms", "frame.jpg"):
+            assert told in answer.text
+
+
+def test_the_page_escapes_what_the_document_says():
+    document = {
+        "info": {"title": "<b>", "version": "1"},
+        "paths": {
+            "/<i>": {"get": {"description": "<u>", "responses": {}}},
+        },
+        "components": {"schemas": {"Thing": {"properties": {"<s>": {"enum": ["<a>", 2]}}}}},
+    }
+    text = api_page(document)
+    for tag in ("<b>", "<i>", "<u>", "<s>", "<a>"):
+        assert tag not in text
+        assert tag.replace("<", "&lt;").replace(">", "&gt;") in text
+
+
+async def test_an_unknown_model_is_answered_with_those_there_are():
+    aliases = {f"alias-{n}": MODEL for n in range(6)}
+    async with serving() as server:
+        body = chat_body() | {"model": "nobody/knows"}
+        answer = await server.client.post("/v1/chat/completions", json=body)
+        message = answer.json()["error"]["message"]
+        assert message == f"there is no model 'nobody/knows'; there is {MODEL}"
+    async with serving(aliases=aliases) as server:
+        answer = await server.client.post("/v1/chat/completions", json=body)
+        message = answer.json()["error"]["message"]
+        assert "alias-3 and 2 more (GET /models)" in message
+        assert "alias-4" not in message
+
+
+async def test_more_frames_than_any_prompt_holds_are_refused_before_one_is_prepared():
+    class Untouched(FakeEngine):
+        def prepare(self, request):
+            raise AssertionError("the frames were made into a prompt")
+
+    model = replace(FAKE_MODEL, max_model_len=21)  # five pairs at most
+    async with serving(engine=lambda clock: Untouched(clock=clock, model=model)) as server:
+        stream_id = await server.filled_stream(12)
+        url = f"ovs://streams/{stream_id}?start_frame_index=0&max_fps=10"
+        answer = await server.ask(video(url))
+        assert answer.status_code == 400
+        assert answer.json()["error"]["code"] == "context_length_exceeded"
+        assert "12 frames" in answer.json()["error"]["message"]
+        assert "would fit" in answer.json()["error"]["message"]

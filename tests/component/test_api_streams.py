@@ -12,7 +12,8 @@ ALL_KEYS = {
     "last_frame_index", "first_available_frame_at_ms", "first_available_frame_index",
     "created_at_ms", "recent_fps", "retained_frame_count", "evicted_frame_count", "expires_at_ms",
     "ttl_seconds", "ended_at_ms", "end_reason", "audio", "health", "health_reason", "width",
-    "height", "codec", "dropped", "corrupt_frames", "reconnects", "gaps", "memory_bytes", "windows",
+    "height", "codec", "dropped", "evicted", "corrupt_frames", "reconnects", "gaps",
+    "memory_bytes", "reserved_bytes", "windows",
 }  # fmt: skip
 
 
@@ -63,6 +64,7 @@ async def test_counters_and_times_always_add_up():
         await server.push(stream_id)
         view = await look(server, stream_id)
         assert view["evicted_frame_count"] == 7
+        assert view["evicted"] == {"retention": 7}
         assert view["retained_frame_count"] + view["evicted_frame_count"] == 8
         assert view["first_available_frame_index"] == 7
 
@@ -109,7 +111,7 @@ async def test_an_ended_stream_keeps_its_last_counters_until_the_tombstone_falls
         view = await look(server, stream_id)
         assert view["health"] == view["state"] == "ended"
         assert (view["last_frame_index"], view["retained_frame_count"]) == (2, 3)
-        assert view["memory_bytes"] == 0
+        assert (view["memory_bytes"], view["reserved_bytes"]) == (0, 0)
         server.clock.move(299)
         assert (await look(server, stream_id))["last_frame_index"] == 2
         server.clock.move(1)  # the lease began before the frames: 600 s after creation

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import random
+import re
 import threading
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -191,9 +192,25 @@ async def test_an_id_in_use_is_a_mistake_of_the_caller(engine: EngineClient) -> 
 
 
 async def test_too_many_frames_are_refused_with_what_would_fit(engine: EngineClient) -> None:
-    many = ("many", clip(64, 96, tuple(n / 4 for n in range(120))))
-    with pytest.raises(ContextLengthExceeded, match=r"of 60 frame groups about \d+ would fit"):
-        engine.prepare(question("q", [many, "?"]))
+    def asked(times: tuple[float, ...]) -> GenerateRequest:
+        return question("q", [("many", clip(64, 96, times)), "Is it there?"])
+
+    times = tuple(n / 4 for n in range(120))
+    with pytest.raises(ContextLengthExceeded) as caught:
+        engine.prepare(asked(times))
+    found = re.search(r"of 120 frames about (\d+) would fit", caught.value.message)
+    assert found is not None, caught.value.message
+    n_fit = int(found.group(1))
+    assert n_fit > 0
+    engine.prepare(asked(times[-n_fit:]))  # raises nothing
+    with pytest.raises(ContextLengthExceeded):
+        engine.prepare(asked(times[-n_fit - 2 :]))
+
+
+async def test_too_much_text_leaves_room_for_no_frame(engine: EngineClient) -> None:
+    asked = question("q", [("one", clip(64, 96, (0.0, 1.0))), "so " * 2000])
+    with pytest.raises(ContextLengthExceeded, match="of 2 frames about 0 would fit"):
+        engine.prepare(asked)
 
 
 async def test_media_beyond_the_encoders_memory_are_refused_early(checkpoint: Path) -> None:
@@ -242,7 +259,7 @@ async def test_damaged_weights_make_the_engine_fail_and_say_why(tmp_path: Path) 
     with pytest.raises(CheckpointInvalid, match=r"language_model\.norm\.weight"):
         await engine.ready()
     assert engine.status() == "failed"
-    with pytest.raises(CheckpointInvalid):
+    with pytest.raises(ModelUnavailable, match=r"failed: .*norm\.weight"):
         await listen(engine, question("q", ["?"]))
     engine.close()
 
@@ -282,7 +299,7 @@ async def test_a_defect_in_the_engine_thread_ends_every_request(
         assert isinstance(end, Failed)
         assert isinstance(end.error, InternalError)
     assert engine.status() == "failed"
-    with pytest.raises(InternalError):
+    with pytest.raises(ModelUnavailable):
         await listen(engine, question("after", ["?"]))
 
 
@@ -317,3 +334,33 @@ async def test_the_engine_thread_keeps_its_torch_threads_whatever_workers_set() 
     thread.start()
     thread.join()
     assert found == [3]
+
+
+def test_an_event_loop_that_closes_without_a_word_ends_its_requests(checkpoint: Path) -> None:
+    engine = load_engine(checkpoint, settings=SETTINGS, clock=CLOCK)
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(engine.ready())
+    asked = question("q", ["Go on."], max_tokens=450, json_schema=ENDLESS)
+    events = engine.generate(engine.prepare(asked))
+    loop.run_until_complete(anext(events))
+    loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()
+
+    async def after() -> None:
+        for n in range(100):
+            finish(await listen(engine, question(f"after-{n}", ["?"], max_tokens=1)))
+            if engine.stats().running == 0:
+                return
+        raise AssertionError("the request of the closed loop still runs")
+
+    asyncio.run(after())
+    assert engine.stats().cancelled == 1
+    engine.close()
+
+
+async def test_pools_that_do_not_fit_the_machine_are_refused_by_name(checkpoint: Path) -> None:
+    huge = replace(SETTINGS, n_slots=10**8)
+    engine = load_engine(checkpoint, settings=huge, clock=CLOCK)
+    with pytest.raises(SettingsInvalid, match="100000000 slots of 512 tokens"):
+        await engine.ready()
+    engine.close()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from liveedge.engine.interface import PreparedRequest
 from tests.checkpoints import make_checkpoint
@@ -15,6 +18,7 @@ from tests.engines import Answer, Content, LocalEngine, question
 from tests.reference import Reference, clip, still
 
 N_TOKENS = 64
+N_TOP = 20
 TOLERANCE = 1e-4
 
 # Seeds whose greedy answers do not end within N_TOKENS: the reference is told to go on, we are not.
@@ -44,16 +48,32 @@ CONTENTS: dict[str, Content] = {
 }
 
 
+@dataclass(frozen=True)
+class Expected:
+    """What transformers answers."""
+
+    tokens: list[int]
+    logprobs: Tensor  # [n_tokens, vocab]
+
+
 class Setup:
     """A checkpoint as transformers and as our engine see it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.reference = Reference(folder)
-        self.expected = {
-            name: self.reference.greedy(self.inputs(content), N_TOKENS)
-            for name, content in CONTENTS.items()
-        }
+        self.expected = {name: self.answer(content) for name, content in CONTENTS.items()}
+
+    def answer(self, content: Content) -> Expected:
+        """The reference's greedy answer, not stopped by any token."""
+        model = self.reference.model
+        model.model.rope_deltas = None
+        inputs = self.inputs(content)
+        limits = {"max_new_tokens": N_TOKENS, "min_new_tokens": N_TOKENS}
+        options = {"output_logits": True, "return_dict_in_generate": True}
+        found = model.generate(**inputs, do_sample=False, **limits, **options)
+        tokens = found.sequences[0, inputs["input_ids"].shape[1] :].tolist()
+        return Expected(tokens, torch.cat(found.logits).log_softmax(-1))
 
     def inputs(self, content: Content) -> dict[str, Any]:
         parts = [
@@ -84,14 +104,21 @@ def engine(setup: Setup) -> Iterator[LocalEngine]:
 def prepare(
     engine: LocalEngine, name: str, request_id: str | None = None, **sampling: Any
 ) -> PreparedRequest:
-    sampling = {"max_tokens": N_TOKENS, "logprobs": True} | sampling
+    sampling = {"max_tokens": N_TOKENS, "logprobs": True, "top_logprobs": N_TOP} | sampling
     return engine.preparer.prepare(question(request_id or name, CONTENTS[name], **sampling))
 
 
-def assert_is_reference(answer: Answer, expected: list[int]) -> None:
-    assert answer.tokens == expected
+def assert_is_reference(answer: Answer, expected: Expected, n_tokens: int = N_TOKENS) -> None:
+    """Equal tokens, and at every step the probabilities that decided them."""
+    assert answer.tokens == expected.tokens[:n_tokens]
     assert answer.finished.reason == "length"
-    assert answer.finished.usage.completion_tokens == N_TOKENS
+    assert answer.finished.usage.completion_tokens == n_tokens
+    for top, row in zip(answer.top, expected.logprobs, strict=False):
+        assert len(top) == N_TOP
+        tokens = torch.tensor(list(top))
+        found = torch.tensor(list(top.values()))
+        assert (found - row[tokens]).abs().max() <= TOLERANCE
+        assert found.min() >= row.topk(N_TOP).values.min() - TOLERANCE
 
 
 @pytest.mark.parametrize("name", CONTENTS)
@@ -133,7 +160,8 @@ def test_a_reused_prefix_gives_the_answer_of_a_cold_start(
     assert usage.cached_tokens == usage.prompt_tokens - 1
     assert all(media.warm for media in usage.media)
     assert len(engine.runner.encoded) == n_encoded
-    assert warm.tokens == cold.tokens == setup.expected[name]
+    assert_is_reference(cold, setup.expected[name])
+    assert_is_reference(warm, setup.expected[name])
     assert warm.logprobs == pytest.approx(cold.logprobs, abs=TOLERANCE)
 
 
@@ -150,7 +178,8 @@ def test_a_copied_prefix_gives_the_answer_of_a_cold_start(
     cold_engine = setup.engine()
     cold = cold_engine.ask(prepare(cold_engine, "video"))
     cold_engine.close()
-    assert warm.tokens == cold.tokens == setup.expected["video"]
+    assert_is_reference(cold, setup.expected["video"])
+    assert_is_reference(warm, setup.expected["video"])
     assert warm.logprobs == pytest.approx(cold.logprobs, abs=TOLERANCE)
 
 
@@ -159,7 +188,7 @@ def test_a_prompt_in_pieces_gives_the_answer_of_one_piece(setup: Setup, chunk: i
     engine = setup.engine(prefill_chunk=chunk)
     answer = engine.ask(prepare(engine, "mixed", max_tokens=8))
     engine.close()
-    assert answer.tokens == setup.expected["mixed"][:8]
+    assert_is_reference(answer, setup.expected["mixed"], n_tokens=8)
 
 
 def test_questions_about_one_clip_asked_together_share_its_work(

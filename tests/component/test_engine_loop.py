@@ -61,8 +61,8 @@ def reach(engine: LocalEngine, request_id: str, phase: str) -> None:
         return
     while request_id not in engine.runner.prefilled:
         engine.turn()
-    assert not engine.answers[request_id].tokens
     if phase == "prefill":
+        assert not engine.answers[request_id].tokens
         return
     while not engine.answers[request_id].tokens:
         engine.turn()
@@ -186,3 +186,18 @@ def test_answers_arrive_token_by_token(engine: LocalEngine) -> None:
     assert seen == sorted(seen)
     assert len(set(seen)) > 3
     assert all(isinstance(event, Delta) for event in answer.events[:-1])
+
+
+def test_a_token_that_cannot_be_chosen_fails_its_own_request_in_the_batch(
+    engine: LocalEngine,
+) -> None:
+    asked = [
+        engine.preparer.prepare(question(name, ["Go on."], max_tokens=20, json_schema=ENDLESS))
+        for name in ("good", "bad")
+    ]
+    engine.at_turn(6, lambda: engine.runner.spoilt.update(bad=InternalError("the grammar failed")))
+    good, bad = engine.run(*asked)
+    assert bad.failed.error.message == "the grammar failed"
+    assert 0 < len(bad.tokens) < 20
+    assert good.finished.usage.completion_tokens == 20
+    assert max(engine.runner.batches) == 2

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from liveedge.core.errors import ResponseFormatUnsupported
+from liveedge.core.errors import InternalError, LiveEdgeError, ResponseFormatUnsupported
 from liveedge.engine.grammar import GrammarCompiler, Matcher, check_schema
+from liveedge.engine.plan import Sampled
 from liveedge.engine.request import SamplingParams
 from liveedge.engine.sampler import Chooser, new_chooser, sample
 from liveedge.models.qwen3_vl.vocabulary import byte_alphabet
@@ -28,7 +29,12 @@ def chooser(matcher: Matcher | None = None, **params: Any) -> Chooser:
 
 def draw(logits: Tensor, n: int, **params: Any) -> list[int]:
     one = chooser(**params)
-    return [sample(logits[None], [one])[0].token for _ in range(n)]
+    return [token(sample(logits[None], [one])[0]).token for _ in range(n)]
+
+
+def token(sampled: Sampled | LiveEdgeError) -> Sampled:
+    assert isinstance(sampled, Sampled), sampled
+    return sampled
 
 
 def shares(tokens: list[int]) -> Tensor:
@@ -37,7 +43,7 @@ def shares(tokens: list[int]) -> Tensor:
 
 def test_without_temperature_the_largest_logit_wins() -> None:
     rows = torch.stack((LOGITS, LOGITS.flip(0)))
-    assert [s.token for s in sample(rows, [chooser(), chooser()])] == [0, 4]
+    assert [token(s).token for s in sample(rows, [chooser(), chooser()])] == [0, 4]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +68,7 @@ def test_a_seed_gives_the_same_draws_whatever_else_is_in_the_batch() -> None:
     alone = draw(LOGITS, 40, temperature=1.0, seed=5)
     one, other = chooser(temperature=1.0, seed=5), chooser(temperature=2.0, top_k=3)
     rows = torch.stack((LOGITS.flip(0), LOGITS))
-    together = [sample(rows, [other, one])[1].token for _ in range(40)]
+    together = [token(sample(rows, [other, one])[1]).token for _ in range(40)]
     assert together == alone
     assert draw(LOGITS, 40, temperature=1.0, seed=6) != alone
 
@@ -72,7 +78,7 @@ def test_without_a_seed_requests_differ() -> None:
     params = SamplingParams(temperature=1.0)
     a, b = (new_chooser(params, matcher=None, entropy=lambda: next(counter)) for _ in range(2))
     rows = torch.stack((LOGITS, LOGITS))
-    pairs = [[s.token for s in sample(rows, [a, b])] for _ in range(40)]
+    pairs = [[token(s).token for s in sample(rows, [a, b])] for _ in range(40)]
     assert [x for x, _ in pairs] != [y for _, y in pairs]
 
 
@@ -90,11 +96,21 @@ def test_a_frequency_penalty_grows_and_a_presence_penalty_does_not() -> None:
 def test_logprobs_are_the_models_own_before_any_change() -> None:
     one = chooser(temperature=0.1, seed=1, presence_penalty=2.0, logprobs=True, top_logprobs=3)
     for _ in range(5):
-        sampled = sample(LOGITS[None], [one])[0]
+        sampled = token(sample(LOGITS[None], [one])[0])
         assert sampled.logprob == pytest.approx(float(LOGITS[sampled.token]), abs=1e-5)
         assert [token for token, _ in sampled.top] == [0, 1, 2]
         values = [value for _, value in sampled.top]
         assert values == pytest.approx(LOGITS[:3].tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_row_without_usable_scores_fails_alone(bad: float) -> None:
+    spoilt = LOGITS.clone()
+    spoilt[2] = bad
+    rows = torch.stack((spoilt, LOGITS))
+    found = sample(rows, [chooser(temperature=1.0), chooser(temperature=1.0, top_k=1)])
+    assert isinstance(found[0], InternalError)
+    assert token(found[1]).token == 0
 
 
 SCHEMA = {
@@ -139,7 +155,7 @@ class Words:
         data = b""
         for _ in range(n_most):
             logits = torch.randn(self.n_logits, generator=generator)
-            sampled = sample(logits[None], [one])[0]
+            sampled = token(sample(logits[None], [one])[0])
             if sampled.token == self.eos:
                 return data.decode()
             data += self.tokens[sampled.token]

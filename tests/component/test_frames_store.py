@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from liveedge.core.errors import FrameEvicted
+from liveedge.core.errors import FrameEvicted, StreamNotFound
 from liveedge.core.tasks import OwnedThread, TaskSet
 from liveedge.frames.frame import RgbPixels
 from liveedge.frames.history import JpegCodec
@@ -48,6 +48,19 @@ class HeldCodec:
 
     def decode(self, data):
         return self._jpeg.decode(data)
+
+
+class FixedCodec:
+    """Every frame takes the same number of bytes."""
+
+    def __init__(self, *, n_bytes: int) -> None:
+        self._data = bytes(n_bytes)
+
+    def encode(self, rgb):
+        return self._data
+
+    def decode(self, data):
+        raise AssertionError("nobody reads here")
 
 
 class RefusingCodec(JpegCodec):
@@ -270,20 +283,36 @@ def test_memory_stays_below_what_the_limits_reserve(make_store, clock):
         assert store.wait_encoded(30)
         peak = max(peak, store.counters().memory_bytes)
     assert store.counters().evicted_by_reason["history_full"] > 0
-    overhead = make_store().counters().memory_bytes
-    assert peak <= SMALL.reserved_bytes + overhead
+    assert peak <= SMALL.reserved_bytes == store.counters().reserved_bytes
 
 
-def test_memory_has_its_final_size_soon_after_the_first_frame(make_store, clock):
-    limits = StoreLimits(hot_bytes=FRAME_BYTES, history_bytes=5 * 2**19, prefault=True)
-    store = make_store(limits=limits)
-    idle_bytes = store.counters().memory_bytes
+def test_memory_is_what_the_frames_hold_and_not_what_is_set_aside(make_store, clock):
+    codec = FixedCodec(n_bytes=1000)
+    limits = StoreLimits(hot_bytes=2 * FRAME_BYTES, history_bytes=2**20, prefault=True)
+    store = make_store(limits=limits, codec=codec)
+    for _ in range(5):
+        publish(store, clock, 1)
+        assert store.wait_encoded(30)
+    assert store.wait_prefaulted(30)
+    counters = store.counters()
+    assert counters.memory_bytes == 2 * FRAME_BYTES + 5 * 1000
+    assert counters.reserved_bytes == 2 * FRAME_BYTES + 2**20
+
+
+def test_the_first_frames_are_compressed_before_memory_is_touched(make_store, clock):
+    codec = HeldCodec()
+    limits = StoreLimits(hot_bytes=2 * FRAME_BYTES, history_bytes=2**24, prefault=True)
+    store = make_store(limits=limits, codec=codec)
     publish(store, clock, 1)
-    assert store.wait_encoded(30)
-    assert store.counters().memory_bytes == idle_bytes + FRAME_BYTES + 5 * 2**19
-    publish(store, clock, 100)
-    assert store.wait_encoded(30)
-    assert store.counters().memory_bytes == idle_bytes + FRAME_BYTES + 5 * 2**19
+    assert codec.has_begun.wait(30)
+    assert not store.wait_prefaulted(0)
+    codec.may_encode.set()
+    for _ in range(20):
+        assert store.wait_encoded(30)
+        publish(store, clock, 1)
+    assert store.wait_prefaulted(30)
+    assert store.counters().evicted == 0
+    assert [tag_of(store.load(index)) for index in range(21)] == list(range(21))
 
 
 # ── references over a living store ──
@@ -401,7 +430,7 @@ def test_closing_frees_the_frames_at_once_and_keeps_the_last_counters(make_store
     assert after.memory_bytes == 0
     assert store.latest is None
     assert len(store.snapshot()) == 0
-    with pytest.raises(FrameEvicted):
+    with pytest.raises(StreamNotFound, match="stream cam has ended"):
         store.load(9)
     clock.move(1000)
     assert store.counters() == after

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -14,9 +15,12 @@ from PIL import Image
 from liveedge.client.http import Client
 from liveedge.core.clock import SystemClock
 from liveedge.demo.server import running_server
+from liveedge.server import BackgroundServer
+from liveedge.settings import Settings
 from liveedge.sim.questions import TEST_SEEDS
 from liveedge.sim.render import Renderer
 from liveedge.sim.scene import Workcell
+from liveedge.testing.engine import FakeEngine
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -29,6 +33,15 @@ def url() -> Iterator[str]:
         yield server.url
 
 
+def attempt(program: str, *arguments: str, **environment: str) -> tuple[int, str]:
+    """Exit status and complaint."""
+    command = [sys.executable, str(EXAMPLES / f"{program}.py"), *arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, **environment}
+    )
+    return done.returncode, done.stderr
+
+
 def run(program: str, *arguments: str) -> str:
     command = [sys.executable, str(EXAMPLES / f"{program}.py"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -38,6 +51,37 @@ def run(program: str, *arguments: str) -> str:
 
 def test_every_example_is_run_here():
     assert {path.stem for path in EXAMPLES.glob("*.py")} == {"ask", "openai_client", "push_frames"}
+
+
+@pytest.mark.parametrize("program", ["ask", "openai_client", "push_frames"])
+def test_without_arguments_an_example_tells_how_it_is_used(program: str):
+    status, said = attempt(program)
+    assert status == 1
+    assert f"python examples/{program}.py http://127.0.0.1:8000" in said
+    assert "LIVEEDGE_API_KEY" in said
+
+
+def test_the_key_is_sent_and_what_the_server_says_is_shown(tmp_path: Path):
+    Image.new("RGB", (64, 48)).save(tmp_path / "a.png")
+    clock = SystemClock()
+    settings = Settings(port=0, api_key="sk-right")
+    with BackgroundServer(
+        settings, clock=clock, load_engine=lambda: FakeEngine(clock=clock)
+    ) as server:
+        for program, arguments in {
+            "ask": ["none", "What?"],
+            "openai_client": [],
+            "push_frames": [str(tmp_path), "What?"],
+        }.items():
+            _, said = attempt(program, server.url, *arguments, LIVEEDGE_API_KEY="sk-wrong")
+            assert said.startswith("401"), said
+            assert "Traceback" not in said
+        _, said = attempt("ask", server.url, "none", "What?", LIVEEDGE_API_KEY="sk-right")
+        assert "stream_not_found" in said
+        status, said = attempt(
+            "push_frames", server.url, str(tmp_path), "?", LIVEEDGE_API_KEY="sk-right"
+        )
+        assert status == 0, said
 
 
 def test_ask_prints_the_answer(url: str):

@@ -63,6 +63,10 @@ def test_pictures_come_in_over_a_websocket_each_acknowledged(running):
         ws.send(b"no picture")
         assert json.loads(ws.recv(timeout=30))["error"]["code"] == "media_invalid"
         ws.send('{"captured_at_ms": 1700000000000}')
+        said = json.loads(ws.recv(timeout=30))["error"]
+        assert said["code"] == "validation_error"
+        assert "captured_at_ms" in said["message"]
+        ws.send(json.dumps({"captured_at_ms": SystemClock().wall_ms()}))
         ws.send(picture())
         assert json.loads(ws.recv(timeout=30))["frame_index"] == 3
     view = running.client.get(f"/streams/{stream_id}").json()
@@ -128,6 +132,16 @@ def test_the_log_of_the_whole_server_holds_no_key_no_query_and_no_payload(runnin
     assert "sk-hush" not in logged
     assert "pass-word" not in logged
     assert 0 < len(logged) < 2000
+
+
+def test_polls_of_supervisors_are_not_worth_a_line(running, caplog):
+    caplog.set_level(logging.INFO, logger="liveedge.http")
+    root = running.url
+    assert running.client.get(f"{root}/health").status_code == 200
+    assert running.client.get(f"{root}/ready").status_code == 200
+    assert [r for r in caplog.records if r.name == "liveedge.http"] == []
+    running.client.get("/models")
+    assert "GET /models 200" in caplog.text
 
 
 def test_a_simulated_camera_can_be_watched_and_asked(running):

@@ -62,11 +62,45 @@ def test_the_model_is_the_only_positional_argument_of_serve(capsys):
     assert (values["model"], origins["model"]) == ("/models/mine", "flag")
 
 
+def help_of(capsys, *command: str) -> str:
+    """Its help, lines and columns joined."""
+    with pytest.raises(SystemExit):
+        build_parser({}).parse_args([*command, "--help"])
+    return " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize("name", sorted(Settings.model_fields.keys() - {"model"}))
 def test_serve_has_a_flag_with_help_for_every_setting(name: str, capsys):
-    with pytest.raises(SystemExit):
-        build_parser({}).parse_args(["serve", "--help"])
-    assert f"--{name.replace('_', '-')}" in capsys.readouterr().out
+    text = help_of(capsys, "serve")
+    assert f"--{name.replace('_', '-')}" in text
+    assert f"{Settings.model_fields[name].description}" in text
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        "--api-key KEY accepted key;",
+        "on this machine only; may be repeated",
+        "--aliases ALIAS=ID",
+        "--history-mb MB memory reserved per stream for its older frames, compressed (default: 512)",
+        "--retention-s SECONDS",
+        "allow sources of type file (default: no)",
+    ],
+)
+def test_the_help_of_serve_tells_units_defaults_and_lists(says: str, capsys):
+    assert says in help_of(capsys, "serve")
+
+
+def test_the_help_of_ask_tells_where_address_and_key_come_from(capsys):
+    text = help_of(capsys, "ask")
+    assert "default: LIVEEDGE_URL, or http://127.0.0.1:8000" in text
+    assert "default: LIVEEDGE_API_KEY" in text
+
+
+@pytest.mark.parametrize("command", [(), ("config",), ("sim",)])
+def test_without_a_command_the_help_is_shown(command: tuple[str, ...], capsys):
+    assert main(command, {}) == 2
+    assert "usage: " + " ".join(["liveedge", *command]) in capsys.readouterr().err
 
 
 def test_a_wrong_value_is_one_line_that_names_the_setting_and_status_2(capsys):
@@ -109,4 +143,7 @@ def test_ask_says_where_it_got_no_answer(capsys):
 
 def test_version_is_printed(capsys):
     assert main(["version"], {}) == 0
+    assert capsys.readouterr().out == f"liveedge {VERSION}\n"
+    with pytest.raises(SystemExit):
+        main(["--version"], {})
     assert capsys.readouterr().out == f"liveedge {VERSION}\n"

@@ -10,6 +10,9 @@ import pytest
 
 from liveedge.demo.report import (
     BAR_CELLS,
+    ERASE,
+    STAGES,
+    STARTS,
     JsonReport,
     Result,
     TextReport,
@@ -21,6 +24,7 @@ from liveedge.demo.report import (
 from liveedge.demo.script import SCRIPT, media_part
 from liveedge.sim.questions import KINDS
 
+MODEL_STAGES = ("import of torch", "tokenizer", "weights", "memory")
 RIGHT = Result(
     question="Is the lamp on or off?",
     kind="lamp",
@@ -71,7 +75,7 @@ def test_the_bar_of_no_time_is_empty():
 
 def test_json_lines_hold_one_question_each_and_the_summary_last(capsys):
     report = JsonReport()
-    report.started({"server": 1000.0})
+    report.started({"server": 1000.0}, {})
     report.result(1, RIGHT)
     report.summary(summarise([RIGHT], {}))
     first, last = (json.loads(line) for line in capsys.readouterr().out.splitlines())
@@ -85,6 +89,48 @@ def test_people_read_answer_truth_verdict_and_stages(capsys):
     assert "off   (truth: on)   WRONG" in text
     assert "encode 30" in text
     assert "\x1b" not in text
+
+
+def test_a_start_says_what_each_stage_includes_and_what_the_model_spent_its_time_on(capsys):
+    TextReport(colours=False).started(
+        {"server": 1500.0, "model": 4000.0}, {"import of torch": 3000.0, "weights": 900.0}
+    )
+    text = capsys.readouterr().out
+    assert "start to first answer 5.50 s" in text
+    assert "server         1.50 s  Python, its imports" in text
+    assert "model          4.00 s  import of torch 3.00, weights 0.90" in text
+    assert "e encode, f prefill, d decode" in text
+
+
+def test_a_report_fits_into_a_hundred_columns(capsys):
+    state = json.dumps(
+        {
+            "door": "closed",
+            "lamp": "off",
+            "person": False,
+            "shirt": "yellow",
+            "boxes": 4,
+            "display": "12",
+        }
+    )
+    slow = dict.fromkeys(STAGES, 999.0) | {"resolve": 99.0}
+    report = TextReport(colours=False)
+    report.started(dict.fromkeys(STARTS, 99_000.0), dict.fromkeys(MODEL_STAGES, 99_000.0))
+    result = dataclasses.replace(RIGHT, kind="state", answer=state, expected=state)
+    report.result(
+        10,
+        dataclasses.replace(
+            result,
+            ttft_ms=9999.0,
+            total_ms=9999.0,
+            age_ms=99999.0,
+            reused_tokens=9999,
+            timings_ms=slow,
+        ),
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert any("truth  {" in line for line in lines)
+    assert [line for line in lines if len(line) > 100] == []
 
 
 def test_a_summary_of_nothing_but_failures_can_be_printed(capsys):
@@ -117,21 +163,26 @@ def test_a_long_step_is_a_bar_on_a_terminal():
     terminal = Terminal()
     waiting = Waiting(terminal)
     waiting.show("waiting", 0.5)
-    waiting.show("waiting", 1.0)
-    half, full = terminal.getvalue().split("\r")[1:]
-    assert half == f"[{'#' * (BAR_CELLS // 2)}{'.' * (BAR_CELLS // 2)}] waiting"
-    assert full == f"[{'#' * BAR_CELLS}] waiting\n"
+    waiting.count("loading", 3.2)
+    half = f"[{'#' * (BAR_CELLS // 2)}{'.' * (BAR_CELLS // 2)}] waiting"
+    assert terminal.getvalue() == f"{ERASE}{half}{ERASE}loading: 3 s"
+
+
+def test_nothing_of_a_step_that_is_over_stays_on_a_terminal():
+    terminal = Terminal()
+    waiting = Waiting(terminal)
+    waiting.show("waiting", 0.5)
+    waiting.clear()
+    assert terminal.getvalue().endswith(ERASE)
+    length = len(terminal.getvalue())
+    waiting.clear()
+    assert len(terminal.getvalue()) == length, "there was nothing to clear"
 
 
 def test_a_long_step_is_one_plain_line_elsewhere():
     output = io.StringIO()
     waiting = Waiting(output)
-    for share in (0.1, 0.5, 0.9, 1.0):
+    for share in (0.1, 0.5, 0.9):
         waiting.show("waiting", share)
+    waiting.clear()
     assert output.getvalue() == "waiting\n"
-
-
-def test_a_step_that_is_over_at_once_is_not_shown_elsewhere():
-    output = io.StringIO()
-    Waiting(output).show("waiting", 1.0)
-    assert output.getvalue() == ""

@@ -187,6 +187,7 @@ class Bench:
         self.told: dict[str, list[Event]] = {}
         self.prepared: dict[str, PreparedRequest] = {}
         self.left: set[str] = set()
+        self.prefilled: dict[str, int] = {}  # tokens of each prompt that were computed
         self.plan = Plan()
 
     def submit(self, prepared: PreparedRequest) -> None:
@@ -211,6 +212,8 @@ class Bench:
         assert sum(len(chunk.ids) for chunk in plan.prefills) <= LIMITS.prefill_chunk
         targets = {item.copy.target for item in plan.copies}
         for chunk in plan.prefills:
+            known_so_far = self.prefilled.get(chunk.request_id, 0)
+            self.prefilled[chunk.request_id] = known_so_far + len(chunk.ids)
             identity = self.prepared[chunk.request_id].identity
             known = self.slots.content(chunk.slot)
             assert known.tolist() == identity[: chunk.start].tolist()
@@ -223,6 +226,9 @@ class Bench:
             assert request_id not in self.left
             assert not any(isinstance(known, Finished | Failed) for known in events)
             events.append(event)
+            if isinstance(event, Finished):
+                computed = self.prefilled[request_id]
+                assert event.usage.cached_tokens + computed == event.usage.prompt_tokens
 
     def load(self, job: LoadJob, *, works: bool = True) -> None:
         self.loading.remove(job)
@@ -348,7 +354,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 TestSchedulerMachine = SchedulerMachine.TestCase
-TestSchedulerMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestSchedulerMachine.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 
 
 def test_an_answer_ends_at_its_end_token_which_is_no_part_of_it() -> None:
@@ -511,6 +517,19 @@ def test_two_requests_that_fill_the_feature_memory_alone_run_one_after_the_other
     bench.finish()
     assert isinstance(bench.end("first"), Finished)
     assert isinstance(bench.end("second"), Finished)
+
+
+def test_a_request_that_waits_for_room_is_not_overtaken() -> None:
+    bench = Bench(n_rows=6)
+    bench.submit(prepare("running", ["a", "d", 10]))
+    bench.step()
+    bench.submit(prepare("big", ["b", "c", 11]))
+    bench.submit(prepare("small", [12]))
+    bench.step()
+    gauges = bench.scheduler.stats(row_bytes=1)
+    assert (gauges.running, gauges.queue_depth) == (1, 2)
+    bench.finish()
+    assert all(isinstance(bench.end(name), Finished) for name in ("big", "small"))
 
 
 def test_a_result_that_arrives_after_its_request_left_is_ignored() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from liveedge.frames.history import Arena
+from liveedge.frames.history import PREFAULT_STEP_BYTES, Arena
 
 
 def put(arena: Arena, index: int, data: bytes) -> tuple[int, int]:
@@ -49,13 +49,26 @@ def test_an_entry_as_large_as_the_ring_fits_alone():
 
 
 def test_touching_the_memory_takes_it_all_in_steps():
-    arena = Arena(5 * 2**19)
+    step = PREFAULT_STEP_BYTES
+    arena = Arena(2 * step + 5)
     touched = [arena.touched_bytes]
     while arena.prefault_step():
         touched.append(arena.touched_bytes)
-    assert touched == [0, 2**20, 2**21]
-    assert arena.touched_bytes == 5 * 2**19
+    assert touched == [0, step, 2 * step]
+    assert arena.touched_bytes == 2 * step + 5
     assert not arena.prefault_step()
+
+
+def test_touching_the_memory_leaves_entries_alone():
+    arena = Arena(3 * PREFAULT_STEP_BYTES)
+    first = put(arena, 0, b"a" * 10)
+    assert arena.prefault_step()
+    second = put(arena, 1, b"b" * 2 * PREFAULT_STEP_BYTES)  # beyond what is touched
+    while arena.prefault_step():
+        pass
+    assert arena.touched_bytes == arena.capacity_bytes
+    assert arena.read(first) == b"a" * 10
+    assert arena.read(second) == b"b" * 2 * PREFAULT_STEP_BYTES
 
 
 def test_untouched_memory_counts_as_it_fills():

@@ -152,7 +152,9 @@ def test_a_bad_segment_query_is_named(query):
 def test_an_error_names_the_key_the_value_and_the_way_out():
     with pytest.raises(QueryParamInvalid, match=r"max_fps is 'fast'; it must be a finite number"):
         segment("start_offset_ms=-5&max_fps=fast")
-    with pytest.raises(QueryParamInvalid, match=r"'fps' is not a key .* legal: .*max_fps"):
+    with pytest.raises(
+        QueryParamInvalid, match=r"'fps' is not a key of a video_url .* legal: .*max_fps"
+    ):
         segment("start_offset_ms=-5&fps=2")
 
 

@@ -38,8 +38,8 @@ def test_a_file_can_be_named_by_the_environment(config):
     ("environment", "text", "says"),
     [
         ({"LIVEEDGE_PROT": "1"}, "", "LIVEEDGE_PROT; did you mean LIVEEDGE_PORT"),
-        ({}, "prot: 1", "prot; did you mean port"),
-        ({}, "zzz: 1", "zzz"),
+        ({}, "prot: 1", "config.yaml: 'prot'; did you mean 'port'?"),
+        ({}, "zzz: 1", "config: unknown key in "),
         ({}, "- 1", "key: value"),
         ({}, "a: [", "not valid YAML"),
         ({"LIVEEDGE_PORT": "x"}, "", "port (from environment)"),

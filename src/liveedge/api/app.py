@@ -10,7 +10,9 @@ from typing import TypeAlias
 from fastapi import APIRouter, FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.responses import HTMLResponse
 
+from liveedge.api import page
 from liveedge.api.auth import Keys
 from liveedge.api.body import Bodies, BodyInvalid
 from liveedge.api.chat import ChatEndpoint
@@ -21,6 +23,7 @@ from liveedge.api.encode import model_object
 from liveedge.api.errors import ErrorAnswer, answer, flat_body, invalid
 from liveedge.api.gate import Gate
 from liveedge.api.reply import error_reply, json_reply
+from liveedge.api.routing import HeadAsGet, NoSuchWebSocket, allowed_methods
 from liveedge.api.streams import StreamRoutes
 from liveedge.core.clock import Clock
 from liveedge.core.errors import LiveEdgeError
@@ -68,11 +71,14 @@ def create_app(
         title="liveedge",
         version=VERSION,
         lifespan=lifespan,
+        docs_url=None,  # its page would come from other hosts
         redoc_url=None,
         redirect_slashes=False,
         middleware=[
             Middleware(RequestContext, clock=clock),
             Middleware(Cors, origins=settings.cors_origins, is_open=keys.is_open),
+            Middleware(HeadAsGet),
+            Middleware(NoSuchWebSocket),
         ],
     )
     gate = Gate(keys=keys, region=settings.region, is_regional=settings.is_regional)
@@ -84,13 +90,18 @@ def create_app(
         default_max_tokens=settings.default_max_tokens,
     )
     streams = StreamRoutes(
-        gate=gate, bodies=bodies, streams=services.streams, pictures=services.pictures
+        gate=gate,
+        bodies=bodies,
+        streams=services.streams,
+        pictures=services.pictures,
+        clock=clock,
     )
     routers = (_chat_router(gate, chat), streams.router(), _facts(services))
     for prefix in PREFIXES:
         shown = prefix == PREFIXES[0]
         for router in routers:
             app.include_router(router, prefix=prefix, include_in_schema=shown)
+    _show_docs(app)
     _answer_errors(app)
     return app
 
@@ -147,6 +158,13 @@ def _facts(services: Services) -> APIRouter:
     return router
 
 
+def _show_docs(app: FastAPI) -> None:
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        """The document for people."""
+        return HTMLResponse(page.api_page(app.openapi()), headers=page.HEADERS)
+
+
 def _answer_errors(app: FastAPI) -> None:
     @app.exception_handler(LiveEdgeError)
     async def known(request: Request, error: LiveEdgeError) -> Response:
@@ -165,4 +183,6 @@ def _answer_errors(app: FastAPI) -> None:
         }.get(error.status_code, (str(error.detail), "http_error"))
         body = flat_body(text, "invalid_request_error", code)
         headers = {"x-should-retry": "false", **(error.headers or {})}
+        if error.status_code == 405:  # the framework names the methods of one route only
+            headers["Allow"] = allowed_methods(request)
         return error_reply(ErrorAnswer(error.status_code, body, headers))

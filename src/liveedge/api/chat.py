@@ -246,8 +246,10 @@ def _json_schema(wanted: ResponseFormat | None) -> Mapping[str, Any] | None:
 
 def _unsupported(body: ChatBody) -> tuple[str, ...]:
     """Fields whose effect would be lost: answers are not parsed for tool calls yet."""
-    fields = ("tools", "functions")
-    return tuple(name for name in fields if getattr(body, name))
+    fields = [name for name in ("tools", "functions") if getattr(body, name)]
+    if body.tool_choice not in (None, "none", "auto"):  # an answer that has to be a tool call
+        fields.append("tool_choice")
+    return tuple(fields)
 
 
 async def _send_json(data: Any, send: Send) -> None:

@@ -25,6 +25,7 @@ from liveedge.core.errors import InternalError
 log = logging.getLogger("liveedge.http")
 
 MAX_TRACE_CHARS = 4000
+POLLED = frozenset({"/health", "/ready"})  # every second or so, by supervisors: not worth a line
 CLIENT_LEFT = 499  # the status that proxies log for a client that did not wait
 _STARTS = ("http.response.start", "websocket.http.response.start", "websocket.accept")
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
@@ -105,7 +106,8 @@ class _Exchange:
         await self.send({"type": "http.response.body", "body": dump(failed.body)})
 
     def log_end(self, now_s: float) -> None:
-        log.info(
+        log.log(
+            logging.DEBUG if self._scope["path"] in POLLED else logging.INFO,
             "%s %s %d %.0f ms %s",
             self._scope.get("method", "WS"),
             _UNPRINTABLE.sub("?", self._scope["path"])[:200],

@@ -1,10 +1,14 @@
-"""`/openapi.json`: what the framework finds by itself, and the bodies and keys that it cannot see.
+"""`/openapi.json`: what the framework finds by itself, and everything that it cannot see.
 
-Bodies are parsed by our own code, in the order of checks, so their models are named here.
+Bodies and queries are read by our own code, in the order of checks, so what they hold and how each
+route can end is told here. `page` shows the document to people.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI
@@ -13,9 +17,99 @@ from pydantic.json_schema import models_json_schema
 
 from liveedge.api.schema import ChatBody, StreamBody
 
-BODIES: dict[str, type[BaseModel]] = {
-    "/v1beta/chat/completions": ChatBody,
-    "/v1beta/streams": StreamBody,
+PREFIX = "/v1beta"  # the others mean the same and are not listed again
+ERROR: Mapping[str, Any] = {
+    "type": "object",
+    "description": "Every error, in the shape OpenAI clients read; `detail` repeats it.",
+    "properties": {
+        "error": {
+            "type": "object",
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "code": {"type": "string"},
+            },
+        },
+        "detail": {},
+    },
+}
+PICTURE_TYPES = ("image/jpeg", "image/png", "image/webp")
+
+
+def _query(name: str, description: str, **schema: Any) -> dict[str, Any]:
+    return {"name": name, "in": "query", "description": description, "schema": schema}
+
+
+IMAGE_QUERY = (
+    _query(
+        "frame_index", "Lifetime index; negative counts from the newest. Default -1", type="integer"
+    ),
+    _query("timestamp_ms", "Or: a time on the stream's clock", type="integer"),
+    _query("offset_ms", "Or: negative from the newest frame, else from the oldest", type="integer"),
+    _query("tolerance_ms", "How far from a time", type="integer", minimum=1, default=100),
+    _query("direction", "Where from a time", enum=["nearest", "forward", "backward"]),
+    _query("max_age_ms", "Wait for a frame no older than this", type="integer", minimum=1),
+)
+CAPTURED_AT: Mapping[str, Any] = {
+    "name": "X-Captured-At-Ms",
+    "in": "header",
+    "description": "When the picture was taken, Unix milliseconds. Default: when it arrives",
+    "schema": {"type": "integer", "minimum": 0},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One method of one path, as its clients see it."""
+
+    status: int = 200
+    kinds: tuple[str, ...] = ("application/json",)  # of the answer
+    errors: tuple[int, ...] = ()
+    is_public: bool = False  # needs no key
+    body: type[BaseModel] | None = None
+    body_kinds: tuple[str, ...] = ()  # of a body that is no JSON
+    parameters: tuple[Mapping[str, Any], ...] = ()
+    headers: tuple[str, ...] = ()  # of the answer
+
+
+_PICTURE_ERRORS = (400, 401, 404, 409, 410)
+_PICTURE_HEADERS = ("X-Frame-Index", "X-Captured-At-Ms", "X-Age-Ms")
+OPERATIONS: Mapping[tuple[str, str], Operation] = {
+    ("/chat/completions", "post"): Operation(
+        kinds=("application/json", "text/event-stream"),
+        errors=(400, 401, 403, 404, 409, 410, 413, 422, 429, 500, 503, 504),
+        body=ChatBody,
+    ),
+    ("/streams", "post"): Operation(
+        status=201, errors=(401, 413, 422, 429, 501, 503), body=StreamBody
+    ),
+    ("/streams", "get"): Operation(errors=(401,)),
+    ("/streams/{stream_id}", "get"): Operation(errors=(401, 404)),
+    ("/streams/{stream_id}", "delete"): Operation(errors=(401, 404)),
+    ("/streams/{stream_id}/keepalive", "post"): Operation(errors=(401, 404)),
+    ("/streams/{stream_id}/viewer-token", "post"): Operation(status=501, errors=(401, 404)),
+    ("/streams/{stream_id}/frame.jpg", "get"): Operation(
+        kinds=("image/jpeg",),
+        errors=_PICTURE_ERRORS,
+        parameters=IMAGE_QUERY,
+        headers=_PICTURE_HEADERS,
+    ),
+    ("/streams/{stream_id}/frame.png", "get"): Operation(
+        kinds=("image/png",),
+        errors=_PICTURE_ERRORS,
+        parameters=IMAGE_QUERY,
+        headers=_PICTURE_HEADERS,
+    ),
+    ("/streams/{stream_id}/frames", "post"): Operation(
+        status=201,
+        errors=(400, 401, 404, 409, 413, 422, 429),
+        body_kinds=PICTURE_TYPES,
+        parameters=(CAPTURED_AT,),
+    ),
+    ("/models", "get"): Operation(is_public=True),
+    ("/health", "get"): Operation(is_public=True),
+    ("/ready", "get"): Operation(is_public=True, errors=(503,)),
+    ("/version", "get"): Operation(is_public=True),
 }
 
 
@@ -29,16 +123,47 @@ class DocumentedApi(FastAPI):
 
 
 def _completed(document: dict[str, Any]) -> dict[str, Any]:
+    bodies = [one.body for one in OPERATIONS.values() if one.body is not None]
     references, definitions = models_json_schema(
-        [(model, "validation") for model in BODIES.values()],
-        ref_template="#/components/schemas/{model}",
+        [(model, "validation") for model in bodies], ref_template="#/components/schemas/{model}"
     )
     components = document.setdefault("components", {})
-    components.setdefault("schemas", {}).update(definitions["$defs"])
+    # Ours alone: the framework's own errors never reach a client.
+    components["schemas"] = {**definitions["$defs"], "Error": dict(ERROR)}
     components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     document["security"] = [{"key": []}]
-    for path, model in BODIES.items():
-        schema = references[(model, "validation")]
-        body = {"content": {"application/json": {"schema": schema}}}
-        document["paths"][path]["post"]["requestBody"] = body
+    for (path, method), operation in OPERATIONS.items():
+        shown = document["paths"][PREFIX + path][method]
+        shown["responses"] = _responses(operation)
+        if operation.parameters:
+            shown["parameters"] = [*shown["parameters"], *map(dict, operation.parameters)]
+        if operation.is_public:
+            shown["security"] = []
+        if operation.body is not None:
+            schema = references[(operation.body, "validation")]
+            shown["requestBody"] = {"content": {"application/json": {"schema": schema}}}
+        elif operation.body_kinds:
+            content = {kind: {"schema": _BINARY} for kind in operation.body_kinds}
+            shown["requestBody"] = {"required": True, "content": content}
     return document
+
+
+_BINARY: Mapping[str, str] = {"type": "string", "format": "binary"}
+
+
+def _responses(operation: Operation) -> dict[str, Any]:
+    content = {
+        kind: {"schema": _BINARY if kind.startswith("image/") else {}} for kind in operation.kinds
+    }
+    success: dict[str, Any] = {
+        "description": HTTPStatus(operation.status).phrase,
+        "content": content,
+    }
+    if operation.headers:
+        success["headers"] = {name: {"schema": {"type": "integer"}} for name in operation.headers}
+    error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    failures = {
+        str(status): {"description": HTTPStatus(status).phrase, "content": error}
+        for status in operation.errors
+    }
+    return {str(operation.status): success, **failures}

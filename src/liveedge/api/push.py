@@ -15,14 +15,16 @@ from liveedge.api.encode import pushed_frame
 from liveedge.api.errors import answer, error_object
 from liveedge.api.gate import Gate
 from liveedge.api.reply import dump, error_reply
+from liveedge.core.clock import Clock
 from liveedge.core.errors import LiveEdgeError, RequestInvalid, StreamNotFound
 from liveedge.service.streams import Streams
 
+MAX_CLOCK_ERROR_MS = 24 * 3600 * 1000  # of a client; beyond, its times are something else
 STREAM_IS_GONE = 1008  # "policy violation": retrying on this connection is useless
 
 
 async def push_over_websocket(
-    websocket: WebSocket, stream_id: str, *, gate: Gate, streams: Streams
+    websocket: WebSocket, stream_id: str, *, gate: Gate, streams: Streams, clock: Clock
 ) -> None:
     """Serve one connection until either side ends it."""
     try:
@@ -33,12 +35,25 @@ async def push_over_websocket(
         return
     await websocket.accept()
     try:
-        await _serve(websocket, stream_id, tenant, streams)
+        await _serve(websocket, stream_id, tenant, streams, clock)
     except WebSocketDisconnect:
         return
 
 
-async def _serve(websocket: WebSocket, stream_id: str, tenant: str, streams: Streams) -> None:
+def checked_capture_time(ms: int, *, now_ms: int, loc: tuple[str, ...]) -> int:
+    """`ms`, or RequestInvalid where it cannot be the time at which a picture was just taken."""
+    if abs(ms - now_ms) > MAX_CLOCK_ERROR_MS:
+        raise RequestInvalid(
+            f"{loc[-1]} is {ms}, more than a day away from the server's clock ({now_ms}); send Unix"
+            " milliseconds, or leave it out",
+            loc=loc,
+        )
+    return ms
+
+
+async def _serve(
+    websocket: WebSocket, stream_id: str, tenant: str, streams: Streams, clock: Clock
+) -> None:
     captured_at_ms: int | None = None
     while True:
         message = await websocket.receive()
@@ -47,7 +62,9 @@ async def _serve(websocket: WebSocket, stream_id: str, tenant: str, streams: Str
         try:
             data: bytes | None = message.get("bytes")
             if data is None:
-                captured_at_ms = _captured_at_ms(message.get("text") or "")
+                sent_ms = _captured_at_ms(message.get("text") or "")
+                loc = ("captured_at_ms",)
+                captured_at_ms = checked_capture_time(sent_ms, now_ms=clock.wall_ms(), loc=loc)
                 continue
             frame = await streams.push(tenant, stream_id, data, captured_at_ms=captured_at_ms)
             captured_at_ms = None

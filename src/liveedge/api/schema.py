@@ -28,7 +28,8 @@ def _as_list(value: object) -> object:
 
 
 class _Body(BaseModel):
-    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
+    # Strict: "5" and true are no numbers. Whoever sends them has mixed something up.
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False, strict=True)
 
 
 class MediaUrl(_Body):

@@ -12,10 +12,11 @@ from liveedge.api.body import Bodies, parse
 from liveedge.api.disconnect import DisconnectGuard
 from liveedge.api.encode import created_stream, kept_stream, pushed_frame, stream_object
 from liveedge.api.gate import Gate
-from liveedge.api.push import push_over_websocket
+from liveedge.api.push import checked_capture_time, push_over_websocket
 from liveedge.api.reply import json_reply
 from liveedge.api.schema import SourceBody, StreamBody
-from liveedge.core.errors import RequestInvalid
+from liveedge.core.clock import Clock
+from liveedge.core.errors import RequestInvalid, Unsupported
 from liveedge.service.pictures import Pictures
 from liveedge.service.sources import SourceSpec
 from liveedge.service.streams import Streams
@@ -33,6 +34,7 @@ class StreamRoutes:
     bodies: Bodies
     streams: Streams
     pictures: Pictures
+    clock: Clock
 
     def router(self) -> APIRouter:
         router = APIRouter(tags=["streams"])
@@ -42,6 +44,7 @@ class StreamRoutes:
         add("/streams/{stream_id}", self.look, methods=["GET"])
         add("/streams/{stream_id}", self.delete, methods=["DELETE"])
         add("/streams/{stream_id}/keepalive", self.keepalive, methods=["POST"])
+        add("/streams/{stream_id}/viewer-token", self.viewer_token, methods=["POST"])
         add("/streams/{stream_id}/frame.jpg", self.jpeg, methods=["GET"])
         add("/streams/{stream_id}/frame.png", self.png, methods=["GET"])
         add("/streams/{stream_id}/frames", self.push, methods=["POST"])
@@ -78,6 +81,14 @@ class StreamRoutes:
         tenant = self.gate.open_stream(request)
         return json_reply(kept_stream(self.streams.keepalive(tenant, stream_id)))
 
+    async def viewer_token(self, request: Request, stream_id: str) -> Response:
+        """A token to watch a stream with a LiveKit SDK; not available on this server."""
+        self.streams.own_store(self.gate.open_stream(request), stream_id)
+        raise Unsupported(
+            "there is no LiveKit server here that could forward the stream to viewers; look at it"
+            f" with GET /streams/{stream_id}/frame.jpg"
+        )
+
     async def jpeg(self, request: Request, stream_id: str) -> Response:
         """A retained frame as JPEG."""
         return await self._picture(request, stream_id, "jpeg")
@@ -103,22 +114,23 @@ class StreamRoutes:
     async def push(self, request: Request, stream_id: str) -> Response:
         """Push one encoded picture into a stream of type push."""
         tenant = self.gate.open_stream(request)
-        captured_at_ms = _captured_at_ms(request.headers)
+        captured_at_ms = _captured_at_ms(request.headers, now_ms=self.clock.wall_ms())
         async with self.bodies.read(request) as data:
             frame = await self.streams.push(tenant, stream_id, data, captured_at_ms=captured_at_ms)
         return json_reply(pushed_frame(frame), status=201)
 
     async def push_many(self, websocket: WebSocket, stream_id: str) -> None:
         """Push pictures over one connection, each acknowledged."""
-        await push_over_websocket(websocket, stream_id, gate=self.gate, streams=self.streams)
+        await push_over_websocket(
+            websocket, stream_id, gate=self.gate, streams=self.streams, clock=self.clock
+        )
 
 
-def _captured_at_ms(headers: Headers) -> int | None:
+def _captured_at_ms(headers: Headers, *, now_ms: int) -> int | None:
     text = headers.get(CAPTURED_AT)
     if text is None:
         return None
+    loc = ("header", CAPTURED_AT)
     if not (text.isascii() and text.isdigit() and len(text) <= 15):
-        raise RequestInvalid(
-            "needs to be Unix milliseconds, a whole number", loc=("header", CAPTURED_AT)
-        )
-    return int(text)
+        raise RequestInvalid("needs to be Unix milliseconds, a whole number", loc=loc)
+    return checked_capture_time(int(text), now_ms=now_ms, loc=loc)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -15,9 +14,9 @@ MAX_START_S = 600.0  # a process that claims to have started earlier has another
 class Startup:
     """Where the time of the start goes, told as it passes."""
 
-    def __init__(self, clock: Clock, *, say: Callable[[str], None] | None = None) -> None:
+    def __init__(self, clock: Clock, *, say: Callable[[str], None]) -> None:
         self._clock = clock
-        self._say = say or _print_line
+        self._say = say
         self._since_s = clock.monotonic_s()
         self._began_s = self._since_s
         self._stages: list[tuple[str, float]] = []
@@ -49,8 +48,3 @@ def process_started_s(clock: Clock) -> float | None:
     except (OSError, ValueError, IndexError):
         return None
     return started_s if 0 <= clock.monotonic_s() - started_s < MAX_START_S else None
-
-
-def _print_line(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()

@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, TextIO
 
-BAR_CELLS = 40
+BAR_CELLS = 16
+ERASE = "\r\x1b[K"  # to the start of the line, and nothing on it
+SHOWN_MS = 0.5  # a stage below is 0 when rounded
 # Stages in the order they happen, with the letter they have in the bar.
 STAGES = {
     "resolve": "r",
@@ -21,6 +23,17 @@ STAGES = {
     "encode": "e",
     "prefill": "f",
     "decode": "d",
+}
+LEGEND = (
+    f"bars: {', '.join(f'{letter} {stage}' for stage, letter in STAGES.items())}. All stages but"
+    " decode\nend before the first token; decode is the rest of the answer.\n"
+)
+# What a stage of the start includes.
+STARTS = {
+    "server": "Python, its imports, until HTTP is answered",
+    "model": "until the model is ready",
+    "first frame": "opening the simulated camera",
+    "first answer": "question 1",
 }
 
 
@@ -48,7 +61,11 @@ class Report(Protocol):
 
     def progress(self, text: str) -> None: ...
     def waiting(self, text: str, share: float) -> None: ...
-    def started(self, stages_ms: Mapping[str, float]) -> None: ...
+    def working(self, text: str, seconds: float) -> None: ...
+    def worked(self) -> None: ...
+    def started(
+        self, stages_ms: Mapping[str, float], model_stages_ms: Mapping[str, float]
+    ) -> None: ...
     def result(self, number: int, result: Result) -> None: ...
     def summary(self, summary: Mapping[str, Any]) -> None: ...
     def urls(self, lines: Sequence[str]) -> None: ...
@@ -88,24 +105,35 @@ def bar(timings_ms: Mapping[str, float]) -> str:
 
 
 class Waiting:
-    """A long step: a bar where somebody watches, else one plain line when it begins."""
+    """A long step: one changing line where somebody watches, else a plain line when it begins."""
 
     def __init__(self, output: TextIO) -> None:
         self._output = output
-        self._line = ""
+        self._shown = ""
 
     def show(self, text: str, share: float) -> None:
-        """`share` of the step is done; at 1 the bar is complete and the line ends."""
-        is_new = text != self._line
-        self._line = "" if share >= 1 else text
-        if self._output.isatty():
-            n_done = round(min(share, 1.0) * BAR_CELLS)
-            end = "\n" if share >= 1 else ""
-            filled = "#" * n_done + "." * (BAR_CELLS - n_done)
-            self._output.write(f"\r[{filled}] {text}{end}")
-        elif is_new and share < 1:
-            self._output.write(f"{text}\n")
-        self._output.flush()
+        """`share` of the step is done."""
+        n_done = round(min(share, 1.0) * BAR_CELLS)
+        self._write(text, f"[{'#' * n_done}{'.' * (BAR_CELLS - n_done)}] {text}")
+
+    def count(self, text: str, seconds: float) -> None:
+        """The step takes `seconds` already, and nobody knows how long it will."""
+        self._write(text, f"{text}: {seconds:.0f} s")
+
+    def clear(self) -> None:
+        """The step is over, if there was one."""
+        if self._shown and self._output.isatty():
+            self._output.write(ERASE)
+            self._output.flush()
+        self._shown = ""
+
+    def _write(self, text: str, live: str) -> None:
+        """`live` for a terminal, `text` for everything else; nothing if it stands there already."""
+        shown = live if self._output.isatty() else text
+        if shown != self._shown:
+            self._output.write(f"{ERASE}{live}" if self._output.isatty() else f"{text}\n")
+            self._output.flush()
+        self._shown = shown
 
 
 class JsonReport:
@@ -120,8 +148,14 @@ class JsonReport:
     def progress(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    def started(self, stages_ms: Mapping[str, float]) -> None:
-        self.progress(_startup_line(stages_ms))
+    def working(self, text: str, seconds: float) -> None:
+        self._waiting.count(text, seconds)
+
+    def worked(self) -> None:
+        self._waiting.clear()
+
+    def started(self, stages_ms: Mapping[str, float], model_stages_ms: Mapping[str, float]) -> None:
+        self.progress(start_told(stages_ms, model_stages_ms))
 
     def result(self, number: int, result: Result) -> None:
         print(json.dumps(_rounded(asdict(result))), flush=True)
@@ -147,8 +181,14 @@ class TextReport:
     def progress(self, text: str) -> None:
         print(text, flush=True)
 
-    def started(self, stages_ms: Mapping[str, float]) -> None:
-        self.progress(_startup_line(stages_ms) + "\n")
+    def working(self, text: str, seconds: float) -> None:
+        self._waiting.count(text, seconds)
+
+    def worked(self) -> None:
+        self._waiting.clear()
+
+    def started(self, stages_ms: Mapping[str, float], model_stages_ms: Mapping[str, float]) -> None:
+        self.progress(f"{start_told(stages_ms, model_stages_ms)}\n\n{LEGEND}")
 
     def result(self, number: int, result: Result) -> None:
         print(f"{number:2}  {result.moment:10}  {result.question}")
@@ -156,7 +196,12 @@ class TextReport:
             print(f"    {self._paint('error', good=False)}: {result.error}\n", flush=True)
             return
         verdict = self._paint("right" if result.correct else "WRONG", good=result.correct)
-        print(f"    {result.answer}   (truth: {result.expected})   {verdict}")
+        if result.kind == "state":  # JSON twice is too long for a line
+            print(f"    answer {_compact(result.answer)}")
+            print(f"    truth  {_compact(result.expected)}")
+            print(f"    {verdict}")
+        else:
+            print(f"    {result.answer}   (truth: {result.expected})   {verdict}")
         age = "unknown" if result.age_ms is None else f"{result.age_ms:.0f} ms"
         print(
             f"    first token {result.ttft_ms:.0f} ms, all {result.total_ms:.0f} ms, evidence {age}"
@@ -165,9 +210,9 @@ class TextReport:
         stages = ", ".join(
             f"{stage} {result.timings_ms[stage]:.0f}"
             for stage in STAGES
-            if stage in result.timings_ms
+            if result.timings_ms.get(stage, 0.0) >= SHOWN_MS
         )
-        print(f"    [{bar(result.timings_ms):{BAR_CELLS}}] ms: {stages}\n", flush=True)
+        print(f"    [{bar(result.timings_ms):{BAR_CELLS}}] {stages} ms\n", flush=True)
 
     def summary(self, summary: Mapping[str, Any]) -> None:
         line = f"{summary['correct']} of {summary['questions']} right, {summary['errors']} errors"
@@ -186,9 +231,23 @@ class TextReport:
         return f"\x1b[{32 if good else 31}m{text}\x1b[0m" if self._colours else text
 
 
-def _startup_line(stages_ms: Mapping[str, float]) -> str:
-    parts = ", ".join(f"{stage} {ms / 1000:.2f} s" for stage, ms in stages_ms.items())
-    return f"start to first answer {sum(stages_ms.values()) / 1000:.2f} s: {parts}"
+def start_told(stages_ms: Mapping[str, float], model_stages_ms: Mapping[str, float]) -> str:
+    """The start stage by stage, with what each includes and what the model's went into."""
+    lines = [f"start to first answer {sum(stages_ms.values()) / 1000:.2f} s"]
+    for stage, ms in stages_ms.items():
+        what = STARTS[stage]
+        if stage == "model" and model_stages_ms:
+            what = ", ".join(f"{name} {ms / 1000:.2f}" for name, ms in model_stages_ms.items())
+        lines.append(f"    {stage:12} {ms / 1000:6.2f} s  {what}")
+    return "\n".join(lines)
+
+
+def _compact(text: str) -> str:
+    """JSON without spaces; what is no JSON stays."""
+    try:
+        return json.dumps(json.loads(text), separators=(",", ":"))
+    except ValueError:
+        return text
 
 
 def _median(values: Sequence[float]) -> float | None:

@@ -26,6 +26,7 @@ UNDECIDED_LIMIT_S = 30.0
 SILENCE_LIMIT_S = 20.0  # a loaded machine may render slower than real time
 POLL_S = 0.05
 KEEP_ALIVE_S = 100.0  # a third of the lease
+CHECK_S = 0.5  # how soon the end of the server is told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,18 +45,22 @@ def run(options: DemoOptions) -> int:
     report: Report
     report = JsonReport() if options.as_json else TextReport(colours=sys.stdout.isatty())
     clock = SystemClock()
-    report.progress("starting the server")
     try:
         with (
             _terminable(),
-            running_server(model=options.model, port=options.port, clock=clock) as server,
+            running_server(
+                model=options.model, port=options.port, clock=clock, progress=report.working
+            ) as server,
             Client(server.url, clock=clock) as client,
         ):
+            report.worked()
             return Demo(client, clock, report, options).perform(server)
     except (ServerFailed, Refused, CodeUnreadable) as error:
+        report.worked()
         report.progress(f"liveedge demo: {error}")
         return 1
     except KeyboardInterrupt:
+        report.worked()
         report.progress("stopped")
         return 130
 
@@ -86,15 +91,16 @@ class Demo:
         results: list[Result] = []
         for number, step in enumerate(SCRIPT, start=1):
             result = self._settle(step, oracle, stream_id, model)
+            server.check()  # a question that failed with the server is not the question's failure
             if number == 1:
                 startup_ms["first answer"] = result.total_ms
-                self._report.started(startup_ms)
+                self._report.started(startup_ms, server.model_stages_ms())
             results.append(result)
             self._report.result(number, result)
         summary = summarise(results, startup_ms)
         self._report.summary(summary)
         if not self._options.once:
-            self._stay(server.url, stream_id, model)
+            self._stay(server, stream_id, model)
         return 0 if passed(summary) else 1
 
     def _settle(self, step: Step, oracle: Oracle, stream_id: str, model: str) -> Result:
@@ -137,10 +143,11 @@ class Demo:
                 health = f"{stream.get('health')}: {stream.get('health_reason')}"
                 raise ServerFailed(f"the camera does not give {what} ({health})")
             self._clock.wait(self._never, POLL_S)
-        self._report.waiting(f"waiting for {what}", 1.0)
+        self._report.worked()
 
-    def _stay(self, url: str, stream_id: str, model: str) -> None:
-        """Keep the stream alive until Ctrl-C."""
+    def _stay(self, server: Started, stream_id: str, model: str) -> None:
+        """Keep the stream alive until Ctrl-C. Raises ServerFailed when the server ends."""
+        url = server.url
         path = os.environ.get("PYTHONPATH")  # set in a checkout, where nothing is installed
         program = f"{f'PYTHONPATH={path} ' if path else ''}{sys.executable} -m liveedge"
         ask = f'{program} ask --url {url} --stream {stream_id} "What is on the display?"'
@@ -153,8 +160,12 @@ class Demo:
                 f"  ask       {ask}",
             ]
         )
-        while not self._clock.wait(self._never, KEEP_ALIVE_S):
-            self._client.keep_alive(stream_id)
+        renewed_s = self._clock.monotonic_s()
+        while not self._clock.wait(self._never, CHECK_S):
+            server.check()
+            if self._clock.monotonic_s() - renewed_s >= KEEP_ALIVE_S:
+                self._client.keep_alive(stream_id)
+                renewed_s = self._clock.monotonic_s()
 
 
 def _judged(step: Step, answer: Answer, truth: str) -> Result:

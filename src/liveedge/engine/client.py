@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from liveedge.core.clock import Clock
 from liveedge.core.errors import InternalError, LiveEdgeError, ModelUnavailable, QueueFull
@@ -72,6 +73,7 @@ class EngineClient:
             opening.builder,
             model=opening.model,
             max_media_tokens=opening.sizing.feature_rows,
+            schemas=opening.schemas,
         )
         # A waiting request may have one Submit and one Abort here, a running one an Abort.
         bound = 2 * settings.queue_capacity + settings.n_slots
@@ -99,10 +101,15 @@ class EngineClient:
 
     async def ready(self) -> None:
         await asyncio.to_thread(self._settled.wait)
+        if self._failure is not None and self._status == "failed":
+            raise self._failure
         self._check_ready()
 
     def startup_ms(self) -> Mapping[str, float]:
         return dict(self._opening.startup_ms)
+
+    def check_schema(self, schema: Mapping[str, Any]) -> None:
+        self._opening.schemas.check(schema)
 
     def prepare(self, request: GenerateRequest) -> PreparedRequest:
         return self._preparer.prepare(request)
@@ -145,8 +152,8 @@ class EngineClient:
 
     def _leave(self, request_id: str, *, ended: bool) -> None:
         with self._lock:
-            del self._outlets[request_id]
-            if not ended and self._status == "ready":
+            known = self._outlets.pop(request_id, None) is not None
+            if known and not ended and self._status == "ready":
                 self._send(Abort(request_id))
 
     def _send(self, message: EngineInput) -> None:
@@ -154,12 +161,12 @@ class EngineClient:
         assert accepted, f"the inbox overflowed at {self._inbox.capacity}"  # invariant 3
 
     def _check_ready(self) -> None:
+        model_id = self.model.model_id
         if self._failure is not None and self._status == "failed":
-            raise self._failure
+            raise ModelUnavailable(f"the model {model_id} failed: {self._failure.message}")
         if self._status != "ready":
             raise ModelUnavailable(
-                f"the model {self.model.model_id} is {self._status}; try again soon",
-                retry_after_s=1.0,
+                f"the model {model_id} is {self._status}; try again soon", retry_after_s=1.0
             )
 
     # engine thread
@@ -172,15 +179,21 @@ class EngineClient:
         """Hand events to their event loops."""
         for request_id, group in groupby(events, key=lambda item: item[0]):
             outlet = self._outlets.get(request_id)
-            if outlet is not None:
-                self._put(outlet, [event for _, event in group])
+            if outlet is not None and not self._put(outlet, [event for _, event in group]):
+                log.warning("an event loop was closed before its request ended")
+                self._outlets.pop(request_id, None)
+                self._send(Abort(request_id))
 
-    def _put(self, outlet: _Outlet, events: list[Event]) -> None:
+    def _put(self, outlet: _Outlet, events: list[Event]) -> bool:
+        """False where nobody can listen any more."""
+        if outlet.loop.is_closed():
+            return False
         outlet.ended = outlet.ended or isinstance(events[-1], Finished | Failed)
         try:
             outlet.loop.call_soon_threadsafe(outlet.put, events)
-        except RuntimeError:  # the event loop is closed: nobody listens any more
-            log.warning("an event loop was closed before its request ended")
+        except RuntimeError:  # closed since the line above
+            return False
+        return True
 
     def left_queue(self, request_ids: Iterable[str]) -> None:
         with self._lock:

@@ -1,11 +1,12 @@
 """Answers that must be JSON of a given shape: which tokens may come next. Torch-free.
 
-The work is done by llguidance; here are only its limits and its errors in our words.
+The work is done by llguidance; here are only its errors in our words. What it is given has passed
+`schema_gate`.
 """
 
 from __future__ import annotations
 
-import json
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -14,22 +15,13 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 
 from liveedge.core.errors import InternalError, ResponseFormatUnsupported
+from liveedge.engine.schema import grammar_of, parser_limits, short
 
-ANY_OBJECT = {"type": "object"}
-# Free white space lets an unsure model write line breaks until its tokens are over.
-JSON_OPTIONS: Any = {"whitespace_pattern": "[ ]?"}
-MAX_REMEMBERED = 32  # compiled schemas
-
-
-def check_schema(schema: Mapping[str, Any]) -> None:
-    """Raise ResponseFormatUnsupported where the schema cannot be enforced."""
-    error = LLMatcher.validate_grammar(_grammar(schema))
-    if error and not error.startswith("WARNING"):
-        raise ResponseFormatUnsupported(f"this JSON schema cannot be enforced: {_short(error)}")
+MAX_REMEMBERED = 128  # compiled schemas
 
 
 class GrammarCompiler:
-    """Matchers for schemas, for one vocabulary. Used by the engine thread only."""
+    """Matchers for schemas, for one vocabulary. Any thread."""
 
     def __init__(
         self,
@@ -46,15 +38,30 @@ class GrammarCompiler:
         )
         self._n_logits = n_logits
         self._compiled: dict[str, LLMatcher] = {}
+        self._lock = threading.Lock()  # over the line above; never held while something compiles
+
+    def compile(self, grammar: str) -> None:
+        """Compile ahead, so that `matcher` costs the engine thread nothing."""
+        self._start_of(grammar)
 
     def matcher(self, schema: Mapping[str, Any]) -> Matcher:
         """A fresh matcher at the beginning of an answer."""
-        grammar = _grammar(schema)
-        if grammar not in self._compiled:
-            if len(self._compiled) >= MAX_REMEMBERED:
+        return Matcher(self._start_of(grammar_of(schema)).deep_copy(), self._n_logits)
+
+    def _start_of(self, grammar: str) -> LLMatcher:
+        with self._lock:
+            start = self._compiled.pop(grammar, None)
+        if start is None:
+            start = LLMatcher(self._tokenizer, grammar, log_level=0, limits=parser_limits())
+            if start.is_error():
+                raise ResponseFormatUnsupported(
+                    f"this JSON schema cannot be enforced: {short(start.get_error())}"
+                )
+        with self._lock:
+            self._compiled[grammar] = start  # now the newest
+            if len(self._compiled) > MAX_REMEMBERED:
                 del self._compiled[next(iter(self._compiled))]
-            self._compiled[grammar] = LLMatcher(self._tokenizer, grammar, log_level=0)
-        return Matcher(self._compiled[grammar].deep_copy(), self._n_logits)
+        return start
 
 
 class Matcher:
@@ -81,7 +88,7 @@ class Matcher:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise InternalError(f"the grammar failed: {_short(self._matcher.get_error())}")
+            raise InternalError(f"the grammar failed: {short(self._matcher.get_error())}")
 
 
 class _Words:
@@ -102,17 +109,3 @@ class _Words:
 
     def __call__(self, text: str) -> list[int]:
         return self._encode(text)
-
-
-def _grammar(schema: Mapping[str, Any]) -> str:
-    try:
-        return LLMatcher.grammar_from_json_schema(
-            json.dumps(schema or ANY_OBJECT), defaults=JSON_OPTIONS
-        )
-    except (ValueError, TypeError) as error:
-        raise ResponseFormatUnsupported(f"this is no JSON schema: {_short(str(error))}") from error
-
-
-def _short(text: str) -> str:
-    lines = text.strip().splitlines()
-    return lines[0][:200] if lines else "no reason given"

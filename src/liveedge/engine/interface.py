@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,11 +124,19 @@ class Engine(Protocol):
         """Where the time of the start went, by stage, in order."""
         ...
 
+    def check_schema(self, schema: Mapping[str, Any]) -> None:
+        """Check whether answers can be held to a schema. A new schema may take seconds: call this
+        before `prepare`, on a thread of its own; one that was used before takes no time.
+
+        Raises ResponseFormatUnsupported, or QueueFull where too many new ones come at once.
+        """
+        ...
+
     def prepare(self, request: GenerateRequest) -> PreparedRequest:
         """Count, check and expand. Pure CPU work of about a millisecond; loads no frame.
 
-        Raises ContextLengthExceeded, MediaTooLarge, ModelVideoUnsupported,
-        ResponseFormatUnsupported or MediaInvalid.
+        Raises ContextLengthExceeded, MediaTooLarge, ModelVideoUnsupported, MediaInvalid, and what
+        `check_schema` raises.
         """
         ...
 

@@ -200,8 +200,12 @@ class EngineLoop:
         tokens = self._guard(partial(self._runner.decode, batch))
         if isinstance(tokens, LiveEdgeError):
             result.failed |= dict.fromkeys(batch.request_ids, tokens)
-        else:
-            result.sampled |= dict(zip(batch.request_ids, tokens, strict=True))
+            return
+        for request_id, token in zip(batch.request_ids, tokens, strict=True):
+            if isinstance(token, LiveEdgeError):
+                result.failed[request_id] = token
+            else:
+                result.sampled[request_id] = token
 
     def _guard(self, part: Callable[[], T]) -> T | LiveEdgeError:
         try:

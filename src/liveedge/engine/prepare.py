@@ -5,11 +5,11 @@ This half of the engine runs where the HTTP server runs.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from liveedge.core.errors import ContextLengthExceeded, MediaTooLarge, ModelVideoUnsupported
-from liveedge.engine.grammar import check_schema
 from liveedge.engine.interface import FeatureGroup, ModelInfo, PreparedRequest
 from liveedge.engine.prefix import prompt_identity
 from liveedge.engine.request import (
@@ -21,15 +21,27 @@ from liveedge.engine.request import (
     TextPart,
     VideoPart,
 )
+from liveedge.engine.schema_gate import SchemaGate
 from liveedge.models.qwen3_vl.prompt import MediaSpan, MediaSpec, Prompt, PromptBuilder
 
+MARKERS = 2  # around visual tokens: start and end
+MIN_MESSAGE_TOKENS = 3  # the template's own: begin, role, end
+MAX_CHARS_PER_TOKEN = 64  # on average over a text; real ones have 1 to 6
 SEPARATOR = "\x1f"  # between the parts of a content key; occurs in no frame key
 
 
 class Preparer:
     """Builds and checks prompts for one model. Immutable after construction."""
 
-    def __init__(self, builder: PromptBuilder, *, model: ModelInfo, max_media_tokens: int) -> None:
+    def __init__(
+        self,
+        builder: PromptBuilder,
+        *,
+        model: ModelInfo,
+        max_media_tokens: int,
+        schemas: SchemaGate,
+    ) -> None:
+        self._schemas = schemas
         self._builder = builder
         self._model = model
         self._max_media_tokens = max_media_tokens
@@ -38,8 +50,9 @@ class Preparer:
         """The prompt of a request, or the error that says why it cannot be run."""
         media = [part for m in request.messages for part in m.content if not _is_text(part)]
         self._check_video(media)
+        self._check_sizes(request)
         if request.json_schema is not None:
-            check_schema(request.json_schema)
+            self._schemas.check(request.json_schema)
         frames = [_frames(part) for part in media]
         prompt = self._builder.build(
             [_chat(message) for message in request.messages],
@@ -69,6 +82,28 @@ class Preparer:
                 f"{self._model.model_id} takes pictures only: ask about a single frame (image_url)"
             )
 
+    def _check_sizes(self, request: GenerateRequest) -> None:
+        """Refuse what cannot fit before anything is spent on templating and counting."""
+        limit = self._model.max_model_len
+        n_messages = sum(1 + len(message.tool_calls) for message in request.messages)
+        if MIN_MESSAGE_TOKENS * n_messages > limit:
+            raise ContextLengthExceeded(
+                f"{n_messages} messages have {MIN_MESSAGE_TOKENS * n_messages} tokens at least, "
+                f"{self._model.model_id} takes {limit}: send fewer"
+            )
+        n_parts = sum(len(message.content) for message in request.messages)
+        if n_parts > limit:
+            raise ContextLengthExceeded(
+                f"the messages have {n_parts} parts, {self._model.model_id} takes {limit} tokens, "
+                "and a part has one at least: send fewer"
+            )
+        n_chars = sum(map(_n_chars, request.messages))
+        if n_chars > MAX_CHARS_PER_TOKEN * limit:
+            raise ContextLengthExceeded(
+                f"the text has {n_chars} characters; {self._model.model_id} takes {limit} tokens, "
+                f"which is about {4 * limit} characters"
+            )
+
     def _spec(self, part: Part) -> MediaSpec:
         frames = _frames(part)
         video = isinstance(part, VideoPart)
@@ -92,11 +127,10 @@ class Preparer:
             f"{self._model.model_id} takes {limit}"
         )
         if prompt.spans:
-            per_group = -(-n_media // len(prompt.spans))
-            fits = max(0, limit - (n_tokens - n_media)) // per_group
+            n_frames = sum(map(_n_frames, prompt.spans))
+            fits = _n_that_fit(prompt.spans, n_tokens - limit)
             message += (
-                f": of {len(prompt.spans)} frame groups about {fits} would fit; send fewer, "
-                "or lower max_pixels"
+                f": of {n_frames} frames about {fits} would fit; send fewer, or lower max_pixels"
             )
         raise ContextLengthExceeded(message)
 
@@ -108,6 +142,41 @@ class Preparer:
                 f"holds {self._max_media_tokens}: send fewer, lower max_pixels, or raise "
                 "encoder_cache_bytes"
             )
+
+
+def _n_that_fit(spans: Sequence[MediaSpan], n_excess: int) -> int:
+    """Frames that stay when the first groups are left out until so many tokens are gone."""
+    left_out = 0
+    for span, n_around in zip(spans, _tokens_around(spans), strict=True):
+        if n_excess <= 0:
+            break
+        n_excess -= span.n_tokens + n_around
+        left_out += _n_frames(span)
+    return sum(map(_n_frames, spans)) - left_out if n_excess <= 0 else 0
+
+
+def _tokens_around(spans: Sequence[MediaSpan]) -> list[int]:
+    """Start, end and, in a video, the time that goes with each group.
+
+    Between two groups of a video is nothing else; the last one is taken to be like the one before.
+    """
+    around: list[int] = []
+    for span, after in zip(spans, [*spans[1:], None], strict=True):
+        if after is not None and after.media_index == span.media_index:
+            around.append(after.start - span.start - span.n_tokens)
+        else:
+            around.append(around[-1] if span.group_index else MARKERS)
+    return around
+
+
+def _n_frames(span: MediaSpan) -> int:
+    return len(set(span.frame_indices))
+
+
+def _n_chars(message: Message) -> int:
+    """Characters of a message's texts and calls."""
+    texts = sum(len(part.text) for part in message.content if isinstance(part, TextPart))
+    return texts + sum(len(json.dumps(dict(call))) for call in message.tool_calls)
 
 
 def _is_text(part: Part) -> bool:

@@ -66,7 +66,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How the next token is chosen. `temperature=0` is greedy."""
+    """How the next token is chosen. A temperature below 1e-4 is greedy."""
 
     max_tokens: int = 256
     temperature: float = 0.0

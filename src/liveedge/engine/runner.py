@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from liveedge.core.errors import LiveEdgeError
 from liveedge.engine.grammar import GrammarCompiler
 from liveedge.engine.kv import KvMemory, KvShape, zeros
 from liveedge.engine.plan import DecodeBatch, EncodeBatch, PrefillChunk, Sampled
@@ -32,9 +33,9 @@ class Runner(Protocol):
 
     def encode(self, batch: EncodeBatch) -> None: ...
 
-    def prefill(self, chunk: PrefillChunk) -> Sampled | None: ...
+    def prefill(self, chunk: PrefillChunk) -> Sampled | LiveEdgeError | None: ...
 
-    def decode(self, batch: DecodeBatch) -> list[Sampled]: ...
+    def decode(self, batch: DecodeBatch) -> list[Sampled | LiveEdgeError]: ...
 
     def forget(self, request_ids: Iterable[str]) -> None: ...
 
@@ -94,7 +95,7 @@ class TorchRunner:
         self._features.index_copy_(0, rows, features)
 
     @torch.inference_mode()
-    def prefill(self, chunk: PrefillChunk) -> Sampled | None:
+    def prefill(self, chunk: PrefillChunk) -> Sampled | LiveEdgeError | None:
         """Compute a piece of a prompt into its slot; the last piece gives the first token."""
         embeds = self._model.text.embed(self._tensor(chunk.ids)[None])
         deepstack = None
@@ -119,7 +120,7 @@ class TorchRunner:
         return sample(self._model.text.logits(hidden[:, -1]), [chooser])[0]
 
     @torch.inference_mode()
-    def decode(self, batch: DecodeBatch) -> list[Sampled]:
+    def decode(self, batch: DecodeBatch) -> list[Sampled | LiveEdgeError]:
         """One more token for every sequence of the batch."""
         embeds = self._model.text.embed(self._tensor(batch.tokens)[:, None])
         positions = self._tensor(batch.positions)[None, :, None].expand(3, -1, 1)

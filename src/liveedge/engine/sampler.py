@@ -1,23 +1,28 @@
 """The choice of the next token. Rows of a batch do not influence each other.
 
 Order: penalties, grammar, temperature, min-p, top-k, top-p. Reported logprobs are the model's own,
-before any of these. Random numbers are drawn on the CPU from one generator per request, so a seed
+before any of these. A temperature below MIN_TEMPERATURE is greedy. Random numbers are drawn on the CPU from one generator per request, so a seed
 gives the same answer whatever else runs.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from liveedge.core.errors import InternalError, LiveEdgeError
 from liveedge.engine.grammar import Matcher
 from liveedge.engine.plan import Sampled
 from liveedge.engine.request import SamplingParams
 
+log = logging.getLogger("liveedge.engine")
+
 INF = float("inf")
+MIN_TEMPERATURE = 1e-4  # below it the largest score has all the probability, ties apart
 
 
 @dataclass(slots=True, eq=False)
@@ -50,18 +55,38 @@ def new_chooser(
 ) -> Chooser:
     """`entropy` gives the seed where the request has none."""
     generator = None
-    if params.temperature > 0:
+    if params.temperature >= MIN_TEMPERATURE:
         generator = torch.Generator()
         generator.manual_seed(entropy() if params.seed is None else params.seed % (1 << 63))
     return Chooser(params=params, generator=generator, matcher=matcher)
 
 
-def sample(logits: Tensor, choosers: Sequence[Chooser]) -> list[Sampled]:
-    """One token per row of [B, vocab] logits."""
+def sample(logits: Tensor, choosers: Sequence[Chooser]) -> list[Sampled | LiveEdgeError]:
+    """One token per row of [B, vocab] logits, or why that row has none."""
     if all(chooser.is_plain for chooser in choosers):
-        return [Sampled(token) for token in logits.argmax(-1).tolist()]
+        best = logits.max(-1)
+        usable = best.values.isfinite().tolist()
+        tokens = best.indices.tolist()
+        return [
+            Sampled(token) if fine else _unusable()
+            for token, fine in zip(tokens, usable, strict=True)
+        ]
     rows = logits.float().cpu()
-    return [choose(row, chooser) for row, chooser in zip(rows, choosers, strict=True)]
+    return [_try_choose(row, chooser) for row, chooser in zip(rows, choosers, strict=True)]
+
+
+def _try_choose(row: Tensor, chooser: Chooser) -> Sampled | LiveEdgeError:
+    try:
+        return choose(row, chooser)
+    except LiveEdgeError as error:
+        return error
+    except Exception:  # one row's trouble must not end the others
+        log.exception("the choice of a token failed")
+        return InternalError("the choice of the next token failed")
+
+
+def _unusable() -> InternalError:
+    return InternalError("the model gave no usable scores for the next token")
 
 
 def choose(row: Tensor, chooser: Chooser) -> Sampled:
@@ -70,6 +95,8 @@ def choose(row: Tensor, chooser: Chooser) -> Sampled:
     if chooser.matcher is not None:
         allowed = torch.from_numpy(chooser.matcher.allowed().copy())
         scores = scores.masked_fill(~allowed, -INF)
+    if not scores.max().isfinite():
+        raise _unusable()
     if chooser.generator is None:
         token = int(scores.argmax())
     else:
@@ -99,7 +126,7 @@ def _penalised(row: Tensor, chooser: Chooser) -> Tensor:
 
 
 def _draw(scores: Tensor, params: SamplingParams, generator: torch.Generator) -> int:
-    probs = (scores / params.temperature).softmax(-1)
+    probs = ((scores - scores.max()) / params.temperature).softmax(-1)
     if params.min_p > 0:
         probs = probs.masked_fill(probs < params.min_p * probs.max(), 0.0)
     if params.top_k > 0 or params.top_p < 1:
@@ -113,7 +140,7 @@ def _draw_from_best(probs: Tensor, params: SamplingParams, generator: torch.Gene
     best, tokens = torch.topk(probs, n) if n < len(probs) else torch.sort(probs, descending=True)
     if params.top_p < 1:
         before = best.cumsum(0) - best  # of all tokens more probable than this one
-        best = best.masked_fill(before >= params.top_p * best.sum(), 0.0)
+        best[1:].masked_fill_((before >= params.top_p * best.sum())[1:], 0.0)  # one always stays
     return int(tokens[torch.multinomial(best, 1, generator=generator)])
 
 

@@ -284,10 +284,12 @@ class Scheduler:
         chunks: list[PrefillChunk] = []
         budget = self._limits.prefill_chunk
         earlier: list[Sequence] = []
+        waiting: list[Sequence] = []
         for sequence in self._by_rank("prefilling"):
-            wait = self._waits_for_twin(sequence, earlier)
+            is_twin = self._waits_for_twin(sequence, earlier)
             earlier.append(sequence)
-            if wait:
+            if is_twin:
+                waiting.append(sequence)
                 continue
             self._improve(sequence, copies)
             n_tokens = min(self._available(sequence, budget), budget)
@@ -301,6 +303,9 @@ class Scheduler:
                 return batch, ()
             if budget == 0:
                 break
+        if not chunks:  # loaded groups never wait for ever: they hold memory that others need
+            batches = (self._encode_batch(sequence) for sequence in waiting)
+            return next((batch for batch in batches if batch is not None), None), ()
         return None, tuple(chunks)
 
     def _waits_for_twin(self, sequence: Sequence, earlier: Iterable[Sequence]) -> bool:

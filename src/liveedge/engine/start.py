@@ -24,6 +24,7 @@ from liveedge.engine.loader import Loader
 from liveedge.engine.plan import LoadJob
 from liveedge.engine.runner import TorchRunner
 from liveedge.engine.scheduler import Scheduler
+from liveedge.engine.schema_gate import SchemaGate
 from liveedge.engine.sizing import ModelShape, Sizing, plan_sizes
 from liveedge.engine.slots import SlotTable
 from liveedge.models.loader import load_model
@@ -31,6 +32,7 @@ from liveedge.models.qwen3_vl.config import Qwen3VLConfig
 from liveedge.models.qwen3_vl.processor import Preprocessor
 from liveedge.models.qwen3_vl.prompt import PromptBuilder
 from liveedge.models.qwen3_vl.vocabulary import Vocabulary
+from liveedge.models.qwen3_vl.weights import Qwen3VL
 from liveedge.models.registry import family_of
 
 log = logging.getLogger("liveedge.engine")
@@ -64,6 +66,8 @@ class Opening:
         self.sizing: Sizing = plan_sizes(settings, shape, value_bytes=self._dtype.itemsize)
         self.row_bytes = shape.feature_dim * self._dtype.itemsize
         self.model = self._model_info(supports_video=family.supports_video)
+        self.schemas = SchemaGate(self._compile_ahead)
+        self._compiler: GrammarCompiler | None = None  # until `open`
 
     def _model_info(self, *, supports_video: bool) -> ModelInfo:
         pixels, limit = self.builder.pixels, self.sizing.max_frame_px
@@ -82,12 +86,8 @@ class Opening:
         with self._stage("weights"):
             model = load_model(self._folder, device=self._device, dtype=self._dtype)
         with self._stage("memory"):
-            runner = TorchRunner(
-                model,
-                sizing=self.sizing,
-                compiler=self._compiler(),
-                entropy=lambda: secrets.randbits(63),
-            )
+            self._compiler = self._make_compiler()
+            runner = self._runner(model, self._compiler)
         log.info(
             "%s on %s: %d slots of %d tokens (%.0f MB), features %.0f MB, patches up to %.0f MB",
             self.model.model_id,
@@ -109,6 +109,23 @@ class Opening:
             ),
         )
 
+    def _runner(self, model: Qwen3VL, compiler: GrammarCompiler) -> TorchRunner:
+        sizing = self.sizing
+        try:
+            return TorchRunner(
+                model,
+                sizing=sizing,
+                compiler=compiler,
+                entropy=lambda: secrets.randbits(63),
+            )
+        except (torch.OutOfMemoryError, MemoryError) as error:
+            raise SettingsInvalid(
+                f"{sizing.n_slots} slots of {sizing.max_model_len} tokens "
+                f"({sizing.kv_bytes / 1e6:.0f} MB) and {sizing.feature_bytes / 1e6:.0f} MB of "
+                f"features do not fit on {self._device}: lower n_slots, max_model_len or "
+                "encoder_cache_bytes"
+            ) from error
+
     def _scheduler(self) -> Scheduler:
         sizing = self.sizing
         return Scheduler(
@@ -118,7 +135,11 @@ class Opening:
             vocabulary=AnswerVocabulary(self.builder.vocabulary),
         )
 
-    def _compiler(self) -> GrammarCompiler:
+    def _compile_ahead(self, grammar: str) -> None:
+        if self._compiler is not None:
+            self._compiler.compile(grammar)
+
+    def _make_compiler(self) -> GrammarCompiler:
         vocabulary = self.builder.vocabulary
         ids = range(vocabulary.size)
         return GrammarCompiler(

@@ -95,7 +95,7 @@ def is_ref(url: str) -> bool:
 
 def parse_image_query(stream_id: str, query: str) -> ImageRef:
     """Read the query of a single-frame reference, as `image_url` and `frame.jpg` carry it."""
-    params = _parameters(query, legal=_IMAGE_KEYS, what="image_url")
+    params = _parameters(query, legal=_IMAGE_KEYS, what="an image_url")
     anchor = _anchor(params, "")
     if anchor is None:
         raise QueryParamInvalid(
@@ -113,7 +113,7 @@ def parse_image_query(stream_id: str, query: str) -> ImageRef:
 
 def parse_segment_query(stream_id: str, query: str) -> SegmentRef:
     """Read the query of a segment reference, as `video_url` carries it."""
-    params = _parameters(query, legal=_SEGMENT_KEYS, what="video_url")
+    params = _parameters(query, legal=_SEGMENT_KEYS, what="a video_url")
     start = _anchor(params, "start_")
     if start is None:
         names = _listed(tuple(f"start_{kind}" for kind in _ANCHORS))
@@ -157,7 +157,7 @@ def _parameters(
         key, value = _decoded(raw_key), _decoded(raw_value)
         if key not in legal:
             raise QueryParamInvalid(
-                f"{_shown(key)} is not a key of a {what} reference; legal: {_listed(tuple(legal))}"
+                f"{_shown(key)} is not a key of {what} reference; legal: {_listed(tuple(legal))}"
             )
         if key in params:
             raise QueryParamInvalid(f"{key} is given more than once; give it once")

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from liveedge.core.clock import Clock
-from liveedge.core.errors import FrameEvicted
+from liveedge.core.errors import FrameEvicted, StreamNotFound
 from liveedge.core.tasks import OwnedThread, TaskSet
 from liveedge.frames.frame import Frame, Pixels
 from liveedge.frames.history import HistoryCodec, JpegCodec
@@ -32,6 +32,7 @@ from liveedge.frames.tiers import Compressed, FrameTiers
 from liveedge.frames.timeline import Timeline
 
 MAX_GAPS = 100
+PREFAULT_PAUSE_S = 0.001  # between steps: the lock is not fair to publishers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,7 @@ class StoreLimits:
     history_bytes: int = 256 * 2**20  # compressed frames; 0: no history
     retention_s: float = 600.0
     max_frames: int = 36_000  # index rows: 600 s at 60 frames a second
-    prefault: bool = True  # touch the history's memory at the first frame, not as it fills
+    prefault: bool = True  # touch the history's memory while nothing is to be compressed
 
     def __post_init__(self) -> None:
         for name, lowest in (("hot_bytes", 1), ("history_bytes", 0), ("max_frames", 1)):
@@ -75,7 +76,8 @@ class StoreCounters:
     evicted_by_reason: Mapping[str, int]
     dropped_by_reason: Mapping[str, int]
     corrupt: int  # of those that got an index
-    memory_bytes: int
+    memory_bytes: int  # what the frames hold
+    reserved_bytes: int  # what the stream may come to hold; set aside from the first frame on
     recent_fps: float  # over about 5 s
     stream_time_ms: int  # of the newest frame; 0 before the first
     first_frame_at_ms: int | None
@@ -178,9 +180,14 @@ class FrameStore:
         """RGB [height, width, 3] of a retained frame; nobody may write to it.
 
         Exact while the frame is hot, else through the codec. Milliseconds; not for the event loop.
+        Raises FrameEvicted, or StreamNotFound once closed.
         """
         with self._lock:
-            found = self._tiers.find(index)
+            found, is_over = self._tiers.find(index), self._final is not None
+        if is_over:
+            raise StreamNotFound(
+                f"stream {self.stream_id} has ended, and its frames went with it; create a new one"
+            )
         if found is None:
             raise FrameEvicted(
                 f"frame {index} of stream {self.stream_id} is not retained; "
@@ -254,6 +261,15 @@ class FrameStore:
                 lambda: self._final is not None or self._tiers.n_unencoded == 0, timeout_s
             )
 
+    def wait_prefaulted(self, timeout_s: float) -> bool:
+        """Block until the process has its final size (True) or the real time is over (False)."""
+        with self._encoder_state:
+            arena = self._tiers.arena
+            return self._encoder_state.wait_for(
+                lambda: self._final is not None or arena.touched_bytes == arena.capacity_bytes,
+                timeout_s,
+            )
+
     @property
     def n_waiting(self) -> int:
         """Calls of `wait_newer` in progress."""
@@ -265,7 +281,9 @@ class FrameStore:
             if self._final is None:
                 now_s = self._clock.monotonic_s()
                 self._expire(now_s)
-                self._final = replace(self._counted(now_s), memory_bytes=0, n_unencoded=0)
+                self._final = replace(
+                    self._counted(now_s), memory_bytes=0, reserved_bytes=0, n_unencoded=0
+                )
             self._tiers.clear()
             self._encoder_state.notify_all()
             wakes, self._waiters = self._waiters, set()
@@ -321,6 +339,7 @@ class FrameStore:
             dropped_by_reason=dict(self._dropped),
             corrupt=self._corrupt,
             memory_bytes=tiers.memory_bytes,
+            reserved_bytes=self.limits.reserved_bytes,
             recent_fps=self._rate.per_second(now_s),
             stream_time_ms=newest_ms,
             first_frame_at_ms=self._first_at_ms if newest else None,
@@ -344,9 +363,7 @@ class FrameStore:
             self._encoder = OwnedThread(f"history-{self.stream_id}", self._encode)
             self._encoder.start()
 
-    def _encode(self, stopping: threading.Event) -> None:
-        if self.limits.prefault:
-            self._prefault(stopping)
+    def _encode(self, _stopping: threading.Event) -> None:
         while (frame := self._next_to_encode()) is not None:
             data = self._compressed(frame)
             with self._encoder_state:
@@ -355,22 +372,28 @@ class FrameStore:
                 self._tiers.finish_encode(data)
                 self._encoder_state.notify_all()
 
-    def _prefault(self, stopping: threading.Event) -> None:
-        """Before the first entry; with pauses, because the lock is not fair to publishers."""
-        more = True
-        while more and not stopping.wait(0.001):
-            with self._lock:
-                more = self._tiers.arena.prefault_step()
-
     def _next_to_encode(self) -> Frame | None:
-        """Block for the oldest frame to compress; None once the stream has ended."""
+        """Block for the oldest frame to compress; None once the stream has ended.
+
+        The wait is spent on touching the history's memory, a step at a time: a frame never waits
+        for more than one.
+        """
         with self._encoder_state:
             while self._final is None:
                 frame = self._tiers.next_to_encode()
                 if frame is not None:
                     return frame
-                self._encoder_state.wait()
+                self._encoder_state.wait(PREFAULT_PAUSE_S if self._prefault_step() else None)
             return None
+
+    def _prefault_step(self) -> bool:
+        """True while more remains."""
+        if not self.limits.prefault:
+            return False
+        has_more = self._tiers.arena.prefault_step()
+        if not has_more:
+            self._encoder_state.notify_all()
+        return has_more
 
     def _compressed(self, frame: Frame) -> bytes | None:
         try:

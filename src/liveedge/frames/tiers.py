@@ -86,8 +86,8 @@ class FrameTiers:
 
     @property
     def memory_bytes(self) -> int:
-        """Raw pixels, compressed frames and the index."""
-        return self.raw_bytes + self.arena.touched_bytes + self.index.nbytes
+        """What the retained frames hold: pixels, raw and compressed."""
+        return self.raw_bytes + self.arena.used_bytes
 
     @property
     def raw_bytes(self) -> int:

@@ -50,6 +50,7 @@ class VideoLimits:
 
     max_pixels: int = 8192 * 4320
     max_side_px: int = 8192
+    max_aspect_ratio: int = 200  # no model takes more
 
     def decoder_options(self) -> dict[str, str]:
         """About the same for FFmpeg, which also decodes while it probes.
@@ -169,6 +170,11 @@ class VideoReader:
                 f"frames of {width}x{height} exceed the limit of {limits.max_pixels} pixels and"
                 f" {limits.max_side_px} a side",
                 too_large=True,
+            )
+        if max(width, height) > limits.max_aspect_ratio * max(1, min(width, height)):
+            raise VideoUnreadable(
+                f"frames of {width}x{height}: one side is more than {limits.max_aspect_ratio} times"
+                " the other"
             )
 
 

@@ -26,7 +26,7 @@ from PIL.PngImagePlugin import PngImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from liveedge.core.errors import MediaInvalid, MediaTooLarge
-from liveedge.media.header import PictureKind, read_header
+from liveedge.media.header import PictureHeader, PictureKind, read_header
 
 PictureFormat: TypeAlias = Literal["jpeg", "png"]
 
@@ -70,10 +70,11 @@ class PictureLimits:
     max_bytes: int = 32 * 2**20  # encoded
     max_pixels: int = 50_000_000
     max_side_px: int = 16_384
+    max_aspect_ratio: int = 200  # no model takes more
 
 
-def decode_picture(data: bytes, *, limits: PictureLimits, what: str) -> NDArray[np.uint8]:
-    """RGB [height, width, 3] of a JPEG, PNG, WebP, GIF or BMP; `what` names it in errors."""
+def check_picture(data: bytes, *, limits: PictureLimits, what: str) -> PictureHeader:
+    """What the header says, refused where it is too much; `what` names the picture in errors."""
     if not data:
         raise MediaInvalid(f"{what} is empty")
     if len(data) > limits.max_bytes:
@@ -84,6 +85,12 @@ def decode_picture(data: bytes, *, limits: PictureLimits, what: str) -> NDArray[
     if header is None:
         raise MediaInvalid(f"{what} is not a readable picture; send a JPEG, PNG, WebP, GIF or BMP")
     _check_size(header.width, header.height, limits=limits, what=what)
+    return header
+
+
+def decode_picture(data: bytes, *, limits: PictureLimits, what: str) -> NDArray[np.uint8]:
+    """RGB [height, width, 3] of a JPEG, PNG, WebP, GIF or BMP; `what` names it in errors."""
+    header = check_picture(data, limits=limits, what=what)
     try:
         with _OPEN[header.kind](io.BytesIO(data)) as image:
             # A frame of a GIF may exceed the screen its header announces.
@@ -120,6 +127,11 @@ def _check_size(width: int, height: int, *, limits: PictureLimits, what: str) ->
         raise MediaTooLarge(
             f"{what} is {width}x{height} = {width * height} pixels, the limit is"
             f" {limits.max_pixels}; send a smaller one"
+        )
+    if max(width, height) > limits.max_aspect_ratio * min(width, height):
+        raise MediaInvalid(
+            f"{what} is {width}x{height}: one side is more than {limits.max_aspect_ratio} times the"
+            " other; crop it"
         )
 
 

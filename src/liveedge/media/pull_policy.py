@@ -33,6 +33,7 @@ _METADATA_NETWORKS = tuple(
     )
 )
 _METADATA_NAMES = frozenset({"metadata", "metadata.google.internal", "instance-data"})
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 # 2130706433, 0x7f.1, 017700000001: old spellings of IPv4 that resolvers still accept.
 _OLD_IPV4 = re.compile(r"(0x[0-9a-f]*|[0-9]+)(\.(0x[0-9a-f]*|[0-9]+)){0,3}")
@@ -69,6 +70,8 @@ def check_pull_url(
         scheme, host, port = parts.scheme.lower(), parts.hostname, parts.port
     except ValueError as error:
         raise SourceUnavailable("the URL of the source is malformed") from error
+    if _CONTROL.search(url.strip()):
+        raise SourceUnavailable("the URL of the source is malformed: it holds control characters")
     if scheme not in schemes:
         expected = " or ".join(f"{name}://" for name in schemes)
         raise SourceUnavailable(f"the URL of the source needs to begin with {expected}")

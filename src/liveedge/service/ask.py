@@ -3,7 +3,7 @@
 1. the model is there                                  `service.models`
 2. the parts are well-formed                           `service.parts`
 3. the streams exist and belong to the tenant, and the region is ours
-4. the references become frames, fresh enough          `service.lookup`
+4. the references become frames, fresh enough, few     `service.lookup`, `service.room`
 5. there is room for one more question                 `service.limits`
 6. uploads are decoded                                 `service.uploads`
 7. the prompt is made, counted and checked             `service.prompt`, engine `prepare`
@@ -15,16 +15,16 @@ Leaving `answer` early, or cancelling it, ends the work in every one of these ph
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import uuid
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeGuard
+from typing import TypeGuard, TypeVar
 
 from liveedge.core.clock import Clock
 from liveedge.core.errors import (
     ContextLengthExceeded,
-    DeadlineExceeded,
     MediaTooLarge,
     ModelVideoUnsupported,
     ParameterUnsupported,
@@ -42,15 +42,18 @@ from liveedge.engine.request import (
 from liveedge.frames.refs import SegmentRef
 from liveedge.frames.store import FrameStore
 from liveedge.service.limits import Budget, Holding
-from liveedge.service.lookup import Found, find
+from liveedge.service.lookup import Found, Resolved, find
 from liveedge.service.merge import merged
 from liveedge.service.models import ModelHost
 from liveedge.service.parts import Part, Reference, Upload, parse_turns
 from liveedge.service.prompt import Media, Prompt, make_prompt
 from liveedge.service.question import AnswerEvent, ChoiceEnd, Question, Report, TextDelta
+from liveedge.service.room import check_room
 from liveedge.service.streams import Streams
-from liveedge.service.uploads import Uploaded, UploadLimits, decode
+from liveedge.service.uploads import Encoded, Uploaded, UploadLimits, decode, read
 from liveedge.service.workers import Workers
+
+T = TypeVar("T")
 
 MAX_CHARS_PER_TOKEN = 64  # on average over a text; real ones have 1 to 6
 
@@ -70,6 +73,7 @@ class AskResources:
     """What all questions share."""
 
     prompts: Workers
+    schemas: Workers  # apart from the prompts: see `Engine.check_schema`
     uploads: Workers  # apart from the prompts: a clip may take seconds to decode
     in_progress: Budget  # questions
     decoded_bytes: Budget  # of uploads
@@ -112,15 +116,14 @@ class Asker:
         parts = _checked_parts(question)
         found, stores = await self._look_up(question, parts, course, engine)
         with self._resources.in_progress.hold(), self._resources.decoded_bytes.growing() as decoded:
-            uploaded = await self._decode(parts, decoded)
+            uploaded = await self._decode(parts, decoded, course)
             media = Media(
                 tenant=question.tenant,
                 found=found,
                 uploaded=uploaded,
                 load=lambda stream_id, index: stores[stream_id].load(index),
             )
-            prompt = make_prompt(question.turns, parts, media)
-            prepared = await self._prepare(engine, question, prompt, course)
+            prompt, prepared = await self._prepare(engine, question, parts, media, course)
             async with aclosing(self._events(engine, prepared, question, prompt, course)) as events:
                 async for event in events:
                     yield event
@@ -136,15 +139,20 @@ class Asker:
         stream_ids = dict.fromkeys(item.ref.stream_id for item in references)
         stores = self._streams.stores(question.tenant, stream_ids)
         self._check_region(question)
+
+        def admit(resolved: Sequence[Resolved]) -> None:
+            if not engine.model.supports_video:
+                _refuse_video(parts, engine)
+            check_room(references, resolved, engine.model)
+
         found = await find(
             references,
             access=lambda: self._streams.stores(question.tenant, stream_ids),
             max_age_ms=question.max_age_ms,
             deadline_s=course.deadline_s,
             clock=self._clock,
+            admit=admit,
         )
-        if not engine.model.supports_video:
-            _refuse_video(parts, engine)
         by_place = {item.where: one for item, one in zip(references, found, strict=True)}
         return by_place, stores
 
@@ -154,21 +162,46 @@ class Asker:
             raise RegionMismatch("this is another region", expected=ours, requested=asked)
 
     async def _decode(
-        self, parts: Sequence[Sequence[Part]], decoded: Holding
+        self, parts: Sequence[Sequence[Part]], decoded: Holding, course: _Course
     ) -> dict[str, Uploaded]:
-        uploads = [p for turn in parts for p in turn if isinstance(p, Upload)]
         limits = self._settings.uploads
         stopping = threading.Event()
         uploaded: dict[str, Uploaded] = {}
         try:
-            for upload in uploads:
-                work = partial(decode, upload, limits=limits, stopping=stopping)
-                one = uploaded[upload.where] = await self._resources.uploads.run(work)
-                self._require_room(decoded.amount + one.nbytes, upload.where)
-                decoded.add(one.nbytes)
+            encoded = await self._read(parts, decoded, course)
+            while encoded:
+                one = encoded.pop(0)  # its bytes go once it is decoded
+                room_bytes = self._resources.decoded_bytes.capacity - decoded.amount
+                work = partial(decode, one, limits=limits, room_bytes=room_bytes, stopping=stopping)
+                done = uploaded[one.upload.where] = await self._upload_work(work, course)
+                more_bytes = max(0, done.nbytes - one.announced_bytes)
+                self._require_room(decoded.amount + more_bytes, one.upload.where)
+                decoded.add(more_bytes)
         finally:
             stopping.set()
         return uploaded
+
+    async def _read(
+        self, parts: Sequence[Sequence[Part]], decoded: Holding, course: _Course
+    ) -> list[Encoded]:
+        """All uploads, none of them decoded, with room for all of them."""
+        limits = self._settings.uploads
+        encoded: list[Encoded] = []
+        for upload in (p for turn in parts for p in turn if isinstance(p, Upload)):
+            one = await self._upload_work(partial(read, upload, limits=limits), course)
+            encoded.append(one)
+            announced_bytes = sum(known.announced_bytes for known in encoded)
+            self._require_room(announced_bytes, upload.where)
+        decoded.add(sum(one.announced_bytes for one in encoded))
+        return encoded
+
+    async def _upload_work(self, work: Callable[[], T], course: _Course) -> T:
+        return await self._resources.uploads.run_until(
+            work,
+            deadline_s=course.deadline_s,
+            clock=self._clock,
+            what="the decoding of the uploads",
+        )
 
     def _require_room(self, n_bytes: int, where: str) -> None:
         capacity = self._resources.decoded_bytes.capacity
@@ -179,22 +212,48 @@ class Asker:
             )
 
     async def _prepare(
-        self, engine: Engine, question: Question, prompt: Prompt, course: _Course
-    ) -> PreparedRequest:
-        _check_text(prompt, engine)
-        request = GenerateRequest(
-            request_id=question.request_id,
-            messages=prompt.messages,
-            sampling=question.sampling,
-            json_schema=question.json_schema,
-            priority=question.priority,
+        self,
+        engine: Engine,
+        question: Question,
+        parts: Sequence[Sequence[Part]],
+        media: Media,
+        course: _Course,
+    ) -> tuple[Prompt, PreparedRequest]:
+        await self._check_schema(engine, question, course)
+
+        def work() -> tuple[Prompt, PreparedRequest]:
+            prompt = make_prompt(question.turns, parts, media)
+            _check_text(prompt, engine)
+            request = GenerateRequest(
+                request_id=uuid.uuid4().hex,  # ours: a client may use its own for several at once
+                messages=prompt.messages,
+                sampling=question.sampling,
+                json_schema=question.json_schema,
+                priority=question.priority,
+                deadline_s=course.deadline_s,
+            )
+            return prompt, engine.prepare(request)
+
+        made = await self._resources.prompts.run_until(
+            work,
             deadline_s=course.deadline_s,
+            clock=self._clock,
+            what="the preparation of the prompt",
         )
-        prepared = await self._resources.prompts.run(lambda: engine.prepare(request))
         course.submitted_s = self._clock.monotonic_s()
-        if course.submitted_s >= course.deadline_s:
-            raise DeadlineExceeded("the deadline passed before the question reached the model")
-        return prepared
+        return made
+
+    async def _check_schema(self, engine: Engine, question: Question, course: _Course) -> None:
+        """Apart from the prompts: a new schema may take seconds, and nobody else waits for it."""
+        schema = question.json_schema
+        if schema is None:
+            return
+        await self._resources.schemas.run_until(
+            partial(engine.check_schema, schema),
+            deadline_s=course.deadline_s,
+            clock=self._clock,
+            what="the check of the JSON schema",
+        )
 
     async def _events(
         self,

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from liveedge.core.clock import Clock
 from liveedge.core.errors import FrameStale
 from liveedge.frames.refs import ImageRef
-from liveedge.frames.resolve import Pick, resolve_image, resolve_segment
+from liveedge.frames.resolve import Pick, SegmentPick, resolve_image, resolve_segment
 from liveedge.frames.snapshot import Snapshot
 from liveedge.frames.store import FrameStore
 from liveedge.service.parts import Reference, naming
@@ -24,6 +25,9 @@ class Found:
 
     picks: tuple[Pick, ...]
     at_live_edge: bool
+
+
+Resolved: TypeAlias = Pick | SegmentPick  # counted, not yet one object per frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +60,19 @@ async def find(
     max_age_ms: int | None,
     deadline_s: float,
     clock: Clock,
+    admit: Callable[[Sequence[Resolved]], None] = lambda _: None,
 ) -> tuple[Found, ...]:
     """Resolve all references at one instant, waiting for newer frames where a bound asks for it.
 
     `access` gives the stores by stream id and raises when a stream is gone; it is asked again after
-    every wait.
+    every wait. `admit` raises when the frames are more than the asker can use.
     """
     while True:
         stores = access()
         snapshots = {stream_id: store.snapshot() for stream_id, store in stores.items()}
-        found = tuple(_resolve(item, snapshots[item.ref.stream_id]) for item in references)
+        resolved = [_resolve(item, snapshots[item.ref.stream_id]) for item in references]
+        admit(resolved)
+        found = tuple(map(_found, resolved))
         stale = _first_stale(references, found, snapshots, max_age_ms)
         if stale is None:
             return found
@@ -78,12 +85,17 @@ async def find(
             raise stale.error()
 
 
-def _resolve(item: Reference, snapshot: Snapshot) -> Found:
+def _resolve(item: Reference, snapshot: Snapshot) -> Resolved:
     with naming(item.where):
         if isinstance(item.ref, ImageRef):
-            return Found((resolve_image(item.ref, snapshot),), at_live_edge=False)
-        segment = resolve_segment(item.ref, snapshot)
-        return Found(segment.picks, segment.at_live_edge)
+            return resolve_image(item.ref, snapshot)
+        return resolve_segment(item.ref, snapshot)
+
+
+def _found(one: Resolved) -> Found:
+    if isinstance(one, Pick):
+        return Found((one,), at_live_edge=False)
+    return Found(one.picks, one.at_live_edge)
 
 
 def _first_stale(

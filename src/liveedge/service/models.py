@@ -23,6 +23,7 @@ log = logging.getLogger("liveedge.models")
 
 RETRY_WHILE_LOADING_S = 2.0
 RETRY_AFTER_FAILURE_S = 30.0
+MAX_NAMED = 5  # ids in an error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,13 +84,18 @@ class ModelHost:
     def require(self, name: str) -> Engine:
         """The engine behind an id or alias. Raises ModelNotFound or ModelUnavailable."""
         if name != self.model_id and self._aliases.get(name) != self.model_id:
-            raise ModelNotFound(
-                f"there is no model {name[:200]!r}; GET /models lists what there is"
-            )
+            raise ModelNotFound(f"there is no model {name[:200]!r}; there is {self._known()}")
         self.require_ready()
         engine = self.engine
         assert engine is not None
         return engine
+
+    def _known(self) -> str:
+        names = [self.model_id, *self._aliases]
+        more = len(names) - MAX_NAMED
+        return ", ".join(names[:MAX_NAMED]) + (
+            f" and {more} more (GET /models)" if more > 0 else ""
+        )
 
     def require_ready(self) -> None:
         """Raise ModelUnavailable unless the model answers."""

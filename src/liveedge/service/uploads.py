@@ -1,6 +1,8 @@
 """Pictures and clips that come inside a request: decoded before the answer starts, in a worker.
 
-What fails here fails as a plain answer that names the part.
+All of a request are read first (`read`): what its pictures take is known from their headers, and
+too much is refused before the first is decoded. What fails here fails as a plain answer that names
+the part.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from liveedge.core.errors import MediaTooLarge
 from liveedge.frames.frame import Pixels, RgbPixels
 from liveedge.media.clip import Clip, ClipLimits, decode_clip
 from liveedge.media.data_url import parse_data_url
-from liveedge.media.picture import PictureLimits, decode_picture
+from liveedge.media.picture import PictureLimits, check_picture, decode_picture
 from liveedge.service.parts import Upload
 
 WHOLE_CLIP_FRAMES = 8  # a clip of up to so many frames is shown whole
@@ -51,22 +53,49 @@ class Uploaded:
         return sum(frame.pixels.nbytes for frame in self.frames)
 
 
-def decode(upload: Upload, *, limits: UploadLimits, stopping: threading.Event) -> Uploaded:
-    """Blocking; ends early once `stopping` is set. Raises MediaInvalid or MediaTooLarge."""
-    is_image = upload.kind == "image"
-    max_bytes = limits.picture.max_bytes if is_image else limits.clip.max_bytes
-    data = parse_data_url(upload.url, max_bytes=max_bytes, what=upload.where)
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """The bytes of an upload, not decoded yet."""
+
+    upload: Upload
+    data: bytes = field(repr=False)
+    announced_bytes: int  # decoded, as the header says; 0 for a clip, whose header proves nothing
+
+
+def read(upload: Upload, *, limits: UploadLimits) -> Encoded:
+    """Blocking, a few ms per MB. Raises MediaInvalid or MediaTooLarge."""
+    where = upload.where
+    if upload.kind == "video":
+        return Encoded(upload, _data(upload, limits.clip.max_bytes), 0)
+    data = _data(upload, limits.picture.max_bytes)
+    header = check_picture(data, limits=limits.picture, what=where)
+    return Encoded(upload, data, 3 * header.width * header.height)
+
+
+def decode(
+    encoded: Encoded, *, limits: UploadLimits, room_bytes: int, stopping: threading.Event
+) -> Uploaded:
+    """Blocking; ends early once `stopping` is set. Raises MediaInvalid or MediaTooLarge.
+
+    A clip takes no more than `room_bytes`; for a picture that has been looked at before.
+    """
+    data, where = encoded.data, encoded.upload.where
     digest = hashlib.sha256(data).hexdigest()
-    if is_image:
-        rgb = decode_picture(data, limits=limits.picture, what=upload.where)
+    if encoded.upload.kind == "image":
+        rgb = decode_picture(data, limits=limits.picture, what=where)
         return Uploaded((UploadedFrame(digest, RgbPixels(rgb)),))
-    clip = _sampled_clip(data, limits=limits.clip, what=upload.where, stopping=stopping)
+    fitting = replace(limits.clip, max_kept_bytes=min(limits.clip.max_kept_bytes, room_bytes))
+    clip = _sampled_clip(data, limits=fitting, what=where, stopping=stopping)
     frames = tuple(
         # The time is part of the key: how a clip is sampled may change, its frames would not.
         UploadedFrame(f"{digest}@{frame.time_s:.6f}", frame.pixels, frame.time_s, frame.corrupt)
         for frame in clip.frames
     )
     return Uploaded(frames, clip.n_broken)
+
+
+def _data(upload: Upload, max_bytes: int) -> bytes:
+    return parse_data_url(upload.url, max_bytes=max_bytes, what=upload.where)
 
 
 def _sampled_clip(data: bytes, *, limits: ClipLimits, what: str, stopping: threading.Event) -> Clip:

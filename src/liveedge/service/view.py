@@ -55,10 +55,12 @@ class StreamView:
     height: int | None
     codec: str | None
     dropped: dict[str, int]
+    evicted: dict[str, int]
     corrupt_frames: int
     reconnects: int
     gaps: tuple[GapView, ...]
     memory_bytes: int
+    reserved_bytes: int
     windows: tuple[str, ...] = ()
 
 
@@ -106,10 +108,12 @@ def make_view(
         height=counters.height,
         codec=status.codec,
         dropped=dict(counters.dropped_by_reason),
+        evicted=dict(counters.evicted_by_reason),
         corrupt_frames=counters.corrupt,
         reconnects=status.reconnects,
         gaps=tuple(GapView(from_ms=gap.from_ms, to_ms=gap.to_ms) for gap in counters.gaps),
         memory_bytes=0 if has_ended else counters.memory_bytes,
+        reserved_bytes=0 if has_ended else counters.reserved_bytes,
     )
 
 

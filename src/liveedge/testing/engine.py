@@ -12,7 +12,7 @@ import re
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,6 +140,9 @@ class FakeEngine:
         self._status = "closed"
         for gate in self._gates.values():
             gate.set()
+
+    def check_schema(self, schema: Mapping[str, Any]) -> None:
+        """Takes every schema."""
 
     def prepare(self, request: GenerateRequest) -> PreparedRequest:
         ids: list[int] = []

@@ -1,0 +1,174 @@
+"""JSON schemas as grammars: what is accepted at all, and the trial that a new one must survive.
+
+Combining regular expressions has no bound inside the library, so a schema can keep it busy for
+ever. Sizes are therefore checked first (`check_bounds`, pure), and the trial runs in a process that
+can be killed: `python -m liveedge.engine.schema` reads a grammar and writes what is wrong with it.
+Imports no numpy and no torch, so that this process starts at once.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+
+from liveedge.core.errors import ResponseFormatUnsupported
+
+ANY_OBJECT = {"type": "object"}
+# Free white space lets an unsure model write line breaks until its tokens are over.
+JSON_OPTIONS: Any = {"whitespace_pattern": "[ ]?"}
+
+MAX_BYTES = 64 << 10
+MAX_NODES = 4000
+MAX_DEPTH = 64
+MAX_STRING = 4096  # characters of one string; long constants cost every step of an answer
+MAX_PATTERNS = 64
+MAX_PATTERN = 512  # characters
+MAX_NAME = 256  # characters of a property's name
+OPTIONS_KEY = "x-guidance"  # the library would take its own settings from here
+
+ANNOTATIONS = frozenset({"title", "description", "examples", "default", "$comment"})
+TRIAL_STEPS = 64
+TRIAL_CPU_S = 2
+TRIAL_BYTES = 1 << 30  # of address space
+SPACE = 0x20
+
+
+def parser_limits() -> LLParserLimits:
+    """What one grammar may cost: about 5 ms to begin and 10 ms a step, unless regexes combine."""
+    return LLParserLimits(
+        initial_lexer_fuel=200_000,
+        step_lexer_fuel=100_000,
+        step_max_items=20_000,
+        max_lexer_states=20_000,
+        max_grammar_size=50_000,
+        verbose_errors=False,
+    )
+
+
+def grammar_of(schema: Mapping[str, Any]) -> str:
+    """The library's form of a schema; raises ResponseFormatUnsupported beyond the bounds."""
+    check_bounds(schema)
+    try:
+        return LLMatcher.grammar_from_json_schema(
+            json.dumps(schema or ANY_OBJECT), defaults=JSON_OPTIONS
+        )
+    except (ValueError, TypeError) as error:
+        raise ResponseFormatUnsupported(f"this is no JSON schema: {short(str(error))}") from error
+
+
+def check_bounds(schema: Mapping[str, Any]) -> None:
+    """Refuse by size alone, in time proportional to the bounds."""
+    n_nodes = n_patterns = 0
+    for node, key, depth in _nodes(schema):
+        n_nodes += 1
+        _require(n_nodes <= MAX_NODES, f"it has more than {MAX_NODES} parts")
+        _require(depth <= MAX_DEPTH, f"it is nested deeper than {MAX_DEPTH}")
+        if isinstance(node, str) and key not in ANNOTATIONS:
+            _require(
+                len(node) <= MAX_STRING, f"a string has {len(node)} characters of {MAX_STRING}"
+            )
+        if isinstance(node, Mapping):
+            patterns = list(_patterns(node))
+            n_patterns += len(patterns)
+            _check_patterns(patterns, n_patterns)
+            _check_names(node)
+    _require(OPTIONS_KEY not in schema, f"{OPTIONS_KEY} is not open to clients")
+    n_bytes = len(json.dumps(schema))
+    _require(n_bytes <= MAX_BYTES, f"it has {n_bytes} bytes of {MAX_BYTES}")
+
+
+def _nodes(schema: object) -> Iterator[tuple[object, str, int]]:
+    """Every value with the key it stands under and its depth, without recursion."""
+    waiting: list[tuple[object, str, int]] = [(schema, "", 0)]
+    while waiting:
+        node, key, depth = waiting.pop()
+        yield node, key, depth
+        if isinstance(node, Mapping):
+            waiting += [(value, str(name), depth + 1) for name, value in node.items()]
+        elif isinstance(node, list | tuple):
+            waiting += [(value, key, depth + 1) for value in node]
+
+
+def _patterns(node: Mapping[str, Any]) -> Iterator[str]:
+    if isinstance(node.get("pattern"), str):
+        yield node["pattern"]
+    if isinstance(node.get("patternProperties"), Mapping):
+        yield from node["patternProperties"]
+    # Each member of an allOf must match at once: their patterns are combined, which has no bound.
+    together = node.get("allOf")
+    if isinstance(together, list):
+        n_patterns = sum(
+            isinstance(part, Mapping) and ("pattern" in part or "format" in part)
+            for part in (node, *together)
+        )
+        _require(n_patterns <= 1, "it combines patterns by allOf: write one pattern")
+
+
+def _check_patterns(patterns: Sequence[str], n_patterns: int) -> None:
+    _require(n_patterns <= MAX_PATTERNS, f"it has more than {MAX_PATTERNS} patterns")
+    longest = max(map(len, patterns), default=0)
+    _require(longest <= MAX_PATTERN, f"a pattern has {longest} characters of {MAX_PATTERN}")
+
+
+def _check_names(node: Mapping[str, Any]) -> None:
+    longest = max(map(len, node), default=0)
+    _require(longest <= max(MAX_NAME, MAX_PATTERN), f"a name has {longest} characters")
+
+
+def _require(fine: bool, otherwise: str) -> None:
+    if not fine:
+        raise ResponseFormatUnsupported(
+            f"this JSON schema is too much to enforce: {otherwise}; make it simpler"
+        )
+
+
+def trial(grammar: str) -> str:
+    """What is wrong with a grammar, or nothing: compiled for a vocabulary of bytes, then walked."""
+    matcher = LLMatcher(_byte_tokenizer(), grammar, log_level=0, limits=parser_limits())
+    for _ in range(TRIAL_STEPS):
+        if matcher.is_error() or matcher.is_stopped():
+            break
+        byte = _first_allowed(matcher.compute_bitmask())
+        if byte is None or not matcher.consume_token(byte):
+            break
+    return short(matcher.get_error()) if matcher.is_error() else ""
+
+
+class _Bytes:
+    """A vocabulary of all bytes and an end."""
+
+    tokens = (*(bytes([byte]) for byte in range(256)), b"<end>")
+    special_token_ids = (256,)
+    eos_token_id = 256
+    bos_token_id = None
+
+    def __call__(self, text: str) -> list[int]:
+        return list(text.encode())
+
+
+def _byte_tokenizer() -> LLTokenizer:
+    return LLTokenizer(TokenizerWrapper(_Bytes()), n_vocab=257, eos_token=[256])
+
+
+def _first_allowed(bits: bytes) -> int | None:
+    """The lowest byte that may come; a space only where nothing else may."""
+    allowed = [byte for byte in range(256) if bits[byte // 8] >> (byte % 8) & 1]
+    others = [byte for byte in allowed if byte != SPACE]
+    return next(iter(others or allowed), None)
+
+
+def short(text: str) -> str:
+    """The beginning of a message of the library, on one line."""
+    return " ".join(text.split())[:200] or "no reason given"
+
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_CPU, (TRIAL_CPU_S, TRIAL_CPU_S))
+    resource.setrlimit(resource.RLIMIT_AS, (TRIAL_BYTES, TRIAL_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    sys.stdout.write(trial(sys.stdin.read()))

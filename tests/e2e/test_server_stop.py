@@ -1,0 +1,138 @@
+"""A server that stops: what it cuts off is told, and nothing of it looks like a crash."""
+
+import json
+import logging
+import socket
+import threading
+
+import httpx
+import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+from liveedge.core.clock import SystemClock
+from liveedge.server import BackgroundServer
+from liveedge.settings import Settings
+from liveedge.testing.engine import FakeEngine
+from tests.serving import SMALL, chat_body, sse_events
+
+JOIN_S = 20.0
+
+
+class Asking:
+    """A question in a thread of its own, which is there until the server ends it."""
+
+    def __init__(self, url, *parts, **options):
+        self.text = ""
+        self.status = None
+        self.has_begun = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(url, chat_body(*parts, **options)))
+        self._thread.start()
+
+    def _run(self, url, body):
+        with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=30) as answer:
+            self.status = answer.status_code
+            for text in answer.iter_text():
+                self.text += text
+                self.has_begun.set()
+
+    def join(self):
+        self._thread.join(JOIN_S)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def parts():
+    clock = SystemClock()
+    engine = FakeEngine(clock=clock)
+    settings = Settings(port=0, **SMALL)
+    return engine, BackgroundServer(settings, clock=clock, load_engine=lambda: engine, drain_s=0.3)
+
+
+def wait_until(condition):
+    clock = SystemClock()
+    limit_s = clock.monotonic_s() + JOIN_S
+    while not condition():
+        assert clock.monotonic_s() < limit_s, "it never happened"
+
+
+def unexpected(caplog):
+    return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING or r.exc_info]
+
+
+def test_an_event_stream_that_is_cut_off_ends_with_one_error(parts, caplog):
+    engine, background = parts
+    engine.hold("decode")
+    with background as server:
+        asking = Asking(server.url, stream=True)
+        assert asking.has_begun.wait(JOIN_S)
+    asking.join()
+    events = sse_events(asking.text)
+    assert [event["error"]["code"] for event in events if "error" in event] == ["model_unavailable"]
+    assert "error" in events[-1]
+    assert engine.stats().running == 0
+    assert unexpected(caplog) == []
+
+
+def test_an_answer_that_has_not_begun_is_a_flat_503(parts, caplog):
+    engine, background = parts
+    engine.hold("prefill")
+    with background as server:
+        asking = [Asking(server.url), Asking(server.url, stream=True)]
+        wait_until(lambda: engine.stats().running == 2)
+    for one in asking:
+        one.join()
+        assert one.status == 503
+        assert_stopping(json.loads(one.text))
+    assert unexpected(caplog) == []
+
+
+def test_a_request_outside_the_model_is_cut_off_with_a_503_too(parts, caplog):
+    _, background = parts
+    said = []
+
+    def create(url, camera_url):
+        source = {"type": "rtsp", "url": camera_url}
+        answer = httpx.post(f"{url}/streams", json={"source": source}, timeout=30)
+        said.append((answer.status_code, answer.json(), "x-request-id" in answer.headers))
+
+    with socket.create_server(("127.0.0.1", 0)) as camera:  # takes connections, says nothing
+        camera_url = f"rtsp://127.0.0.1:{camera.getsockname()[1]}/"
+        with background as server:
+            creating = threading.Thread(target=create, args=(server.url, camera_url))
+            creating.start()
+            connection, _ = camera.accept()
+    creating.join(JOIN_S)
+    connection.close()
+    ((status, body, has_id),) = said
+    assert (status, has_id) == (503, True)
+    assert_stopping(body)
+    assert unexpected(caplog) == []
+
+
+def assert_stopping(body):
+    assert isinstance(body["detail"], str)
+    assert body["error"]["code"] == "model_unavailable"
+
+
+def test_an_answer_that_ends_within_the_drain_is_complete(parts):
+    engine, background = parts
+    engine.hold("decode")
+    with background as server:
+        asking = Asking(server.url, stream=True)
+        assert asking.has_begun.wait(JOIN_S)
+        engine.release("decode")
+    asking.join()
+    assert sse_events(asking.text)[-1] == "[DONE]"
+
+
+@pytest.mark.parametrize("path", ["/nowhere", "/v1/streams", "/v1/streams/x/frames/y"])
+def test_an_unknown_websocket_is_refused_without_noise(parts, path, caplog):
+    _, background = parts
+    with background as server:
+        url = server.url.replace("http", "ws") + path
+        with pytest.raises(InvalidStatus) as caught, connect(url):
+            pass
+        assert caught.value.response.status_code == 404
+        assert json.loads(caught.value.response.body)["error"]["code"] == "not_found"
+    assert unexpected(caplog) == []
