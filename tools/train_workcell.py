@@ -32,7 +32,6 @@ from workcell_data import (
     Packer,
     Pattern,
     Shape,
-    comparisons,
     from_odd,
     make_batch,
     one_by_one,
@@ -49,6 +48,7 @@ class Plan:
     out: Path
     steps: int
     dense_steps: int
+    rest_step: int  # from here on the vision tower rests, and every other step compares
     event_step: int  # from here on, clips and questions about what happened come first
     batch: int  # samples of one temporal group per step and rank; fewer of longer clips
     ranks: int
@@ -60,8 +60,11 @@ class Plan:
         warm = min(1.0, (step + 1) / 40)
         if step < self.dense_steps:
             return {"vision": self.rate * warm, "text": 0.0}
+        if step >= self.rest_step:
+            left = min(1.0, (step - self.rest_step + 1) / 10, (self.steps - step) / 70)
+            return {"vision": 0.0, "text": 0.75 * self.rate * left}
         into = step - self.dense_steps
-        left = (self.steps - step) / (0.45 * (self.steps - self.dense_steps))
+        left = (self.rest_step - step) / (0.45 * (self.rest_step - self.dense_steps))
         scale = self.rate * min(1.0, (into + 1) / 60) * min(1.0, left)
         return {"vision": scale * 0.4, "text": scale}
 
@@ -77,6 +80,8 @@ class Plan:
         table = EVENT_SHAPES if events_first else FIRST_SHAPES
         pattern, video = next((p, v) for limit, p, v in table if roll < limit)
         n = max(self.batch // len(pattern), 3)
+        if step >= self.rest_step and video and step % 2:
+            mode = "compare"
         return Shape(pattern, size, mode, video, events_first), n  # type: ignore[arg-type]
 
 
@@ -127,11 +132,8 @@ def train(rank: int, plan: Plan) -> None:
     log = Log(plan.out / "curve.jsonl") if rank == 0 else None
     packer = Packer(write_tokenizer(plan.out / f"tokenizer-{rank}"))
     for step, batch in batches(plan, packer, rank, start):
+        model.vision.requires_grad_(step < plan.rest_step)
         facts = one_step(model, batch, dense_only=step < plan.dense_steps)
-        if step >= plan.event_step:
-            rng = np.random.default_rng((plan.seed, step, rank, 1))
-            loss, facts["compare"] = model.comparison_loss(comparisons(rng, packer, 128))
-            loss.backward()  # type: ignore[no-untyped-call]
         average_gradients(model, plan.ranks)
         norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimisers.step(plan.rates(step))
@@ -164,7 +166,7 @@ def average_gradients(model: Model, ranks: int) -> None:
     """One all-reduce over everything; a part unused in this step counts as zero."""
     if ranks == 1:
         return
-    params = [p for p in model.parameters() if p.requires_grad]
+    params = list(model.parameters())
     flat = torch.cat(
         [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in params]
     )
@@ -188,7 +190,7 @@ class Log:
 
     def add(self, step: int, facts: dict[str, Any], norm: float) -> None:
         self._sums["norm"].append(norm)
-        for key in ("dense", "loss", "compare"):
+        for key in ("dense", "loss"):
             if key in facts:
                 self._sums[key].append(facts[key])
         for head, value in facts.get("cells", {}).items():
@@ -235,8 +237,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=2050)
+    parser.add_argument("--steps", type=int, default=2200)
     parser.add_argument("--dense-steps", type=int, default=250)
+    parser.add_argument("--rest-step", type=int, default=2000)
     parser.add_argument("--event-step", type=int, default=500)
     parser.add_argument("--batch", type=int, default=12)
     parser.add_argument("--ranks", type=int, default=2)

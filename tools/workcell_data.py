@@ -52,7 +52,7 @@ SIZES: dict[str, tuple[int, int, int, int]] = {
     "240": (426, 240, 192, 320),
     "160": (284, 160, 160, 288),
 }
-Mode = Literal["branches", "chain", "text_first"]
+Mode = Literal["branches", "chain", "text_first", "compare"]
 Pattern = tuple[tuple[int, int], ...]  # which frames form each temporal group
 
 
@@ -225,7 +225,9 @@ LESSONS: dict[str, tuple[tuple[str, ...], Callable[[Sequence[State]], str | None
     ),
 }
 CLIP_LESSONS = ("boxes_at_start", "count_at_start", "display_at_start")
-ALL_KINDS = (*questions.KINDS, *LESSONS)
+COMPARE = "compare"  # which way do two given readings go?
+N_COMPARISONS = 60  # of them behind one clip
+ALL_KINDS = (*questions.KINDS, *LESSONS, COMPARE)
 
 
 class Packer:
@@ -281,6 +283,11 @@ class Packer:
         if rng.random() < 0.2:
             system = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
         head = self.encode(system + "<|im_start|>user\n")
+        if shape.mode == "compare":
+            packed = Packed()
+            packed.add(head, segment=0)
+            packed.add(media, segment=0, visual=(self.image_id, self.video_id, grid))
+            return self._compare(rng, packed)
         n_questions = {"branches": 12, "chain": 3, "text_first": 1}[shape.mode]
         if len(shape.pattern) == 1 and shape.mode == "branches":
             n_questions = 8
@@ -307,6 +314,19 @@ class Packer:
             self._answer(packed, kind, answer, segment=segment)
         return packed
 
+    def _compare(self, rng: np.random.Generator, packed: Packed) -> Packed:
+        """One question about the display, and many given readings that each see it alone."""
+        turn = questions.ask("display_event", rng) + "<|im_end|>\n<|im_start|>assistant\n"
+        packed.add(self.encode(turn), segment=0)
+        branch_from = packed.next_position
+        for number in range(1, N_COMPARISONS + 1):
+            packed.next_position = branch_from
+            readings, word = two_readings(rng)
+            packed.add(self.encode(readings), segment=number)
+            ids = self.encode(f" {word}<|im_end|>")
+            packed.add(ids, segment=number, kind=self.kind_number[COMPARE])
+        return packed
+
     def _question(self, rng: np.random.Generator, kind: str) -> str:
         if kind in LESSONS:
             phrasings = LESSONS[kind][0]
@@ -330,18 +350,12 @@ def _is_about_time(kind: str) -> bool:
     return kind in CLIP_LESSONS or kind in questions.CLIP_KINDS
 
 
-def comparisons(rng: np.random.Generator, packer: Packer, n: int) -> Tensor:
-    """[n, L] ids of answers without a picture: two readings, and as the last two tokens which way
-    they go. Comparing numbers takes many examples, and these cost next to nothing."""
-    question = questions.ask("display_event", rng)
-    turn = f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
-    rows = []
-    for _ in range(n):
-        first = int(rng.integers(100))
-        second = int(np.clip(first + rng.integers(-6, 7), 0, 99))
-        word = "steady" if first == second else "up" if second > first else "down"
-        rows.append(packer.encode(f"{turn}{first:02d} to {second:02d}: {word}<|im_end|>"))
-    return torch.tensor(rows)
+def two_readings(rng: np.random.Generator) -> tuple[str, str]:
+    """`12 to 15:` and which way that goes."""
+    first = int(rng.integers(100))
+    second = int(np.clip(first + rng.integers(-6, 7), 0, 99))
+    word = "steady" if first == second else "up" if second > first else "down"
+    return f"{first:02d} to {second:02d}:", word
 
 
 class Packed:

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from liveedge.models.qwen3_vl.config import load_config
 from liveedge.models.qwen3_vl.export import to_hf
-from liveedge.models.qwen3_vl.text import Deepstack, TextModel, causal
+from liveedge.models.qwen3_vl.text import Deepstack, TextModel
 from liveedge.models.qwen3_vl.vision import VisionTower
 from liveedge.sim import questions
 from workcell_data import ALL_KINDS, HEAD_SIZES, IGNORE, Batch
@@ -164,15 +164,6 @@ class Model(nn.Module):
         weight = _WEIGHTS[batch.kinds[at]]
         loss = (each * weight).sum() / weight.sum()
         return Answers(loss, _whole(batch, at, logits.argmax(-1) == goal))
-
-    def comparison_loss(self, ids: Tensor) -> tuple[Tensor, float]:
-        """Cross-entropy of the last two tokens of `comparisons`, and how many words are right."""
-        positions = torch.arange(ids.shape[1] - 1).expand(3, len(ids), -1)
-        hidden = self.text(self.text.embed(ids[:, :-1]), positions, causal)
-        logits = self.text.logits(hidden[:, -2:])
-        loss = functional.cross_entropy(logits.flatten(0, 1), ids[:, -2:].flatten())
-        right = (logits[:, 0].argmax(-1) == ids[:, -2]).float().mean()
-        return loss, right.item()
 
 
 def _weight(kind: str) -> float:

@@ -90,7 +90,8 @@ def test_every_command_that_is_explained_exists():
 
 
 def test_flags_and_variables_of_the_readme_exist():
-    parsers, known = [build_parser({})], set()
+    parsers = [build_parser({})]
+    known: set[str] = set()
     while parsers:
         for action in parsers.pop()._actions:
             known.update(action.option_strings)

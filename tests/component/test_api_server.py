@@ -197,20 +197,6 @@ async def test_decoded_uploads_are_limited_alone_and_together():
         assert server.built.questions.decoded_bytes.used == 0
 
 
-async def test_a_text_that_cannot_fit_is_refused_before_it_is_counted():
-    class Untouched(FakeEngine):
-        def prepare(self, request):
-            raise AssertionError("the text was handed to the tokenizer")
-
-    async with serving(engine=lambda clock: Untouched(clock=clock)) as server:
-        messages = [{"role": "user", "content": "a" * 300_000}]
-        answer = await server.client.post(
-            "/v1/chat/completions", json={"model": MODEL, "messages": messages}
-        )
-        assert answer.status_code == 400
-        assert answer.json()["error"]["code"] == "context_length_exceeded"
-
-
 async def test_the_document_of_the_api_names_bodies_and_keys():
     async with serving() as server:
         document = (await server.client.get("/openapi.json")).json()

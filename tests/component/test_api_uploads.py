@@ -111,7 +111,7 @@ async def test_a_frame_dated_by_another_clock_is_refused_and_names_the_header():
             assert answer.status_code == 422
             assert "x-captured-at-ms" in answer.json()["detail"]
         for ms in (now_ms - day_ms, now_ms + day_ms):
-            await server.push(stream_id, **{"X-Captured-At-Ms": str(ms)})
+            await server.push(stream_id, None, **{"X-Captured-At-Ms": str(ms)})
 
 
 async def test_a_stream_that_ends_under_a_question_is_not_found():

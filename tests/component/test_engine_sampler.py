@@ -6,20 +6,24 @@ import itertools
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from liveedge.core.errors import InternalError, LiveEdgeError, ResponseFormatUnsupported
-from liveedge.engine.grammar import GrammarCompiler, Matcher, check_schema
+from liveedge.engine.grammar import GrammarCompiler, Matcher
 from liveedge.engine.plan import Sampled
 from liveedge.engine.request import SamplingParams
 from liveedge.engine.sampler import Chooser, new_chooser, sample
+from liveedge.engine.schema import grammar_of
 from liveedge.models.qwen3_vl.vocabulary import byte_alphabet
 from tests.checkpoints import make_tokenizer
 
 PROBS = torch.tensor([0.4, 0.3, 0.15, 0.1, 0.05])
 LOGITS = PROBS.log()
+INF = float("inf")
 
 
 def chooser(matcher: Matcher | None = None, **params: Any) -> Chooser:
@@ -125,6 +129,55 @@ SCHEMA = {
 }
 
 
+@pytest.mark.parametrize("temperature", [5e-324, 2e-38, 1e-20, 1e-5, 9e-5])
+def test_a_tiny_temperature_is_greedy(temperature: float) -> None:
+    logits = torch.tensor([-80.0, 3.0, 90.0, 89.99])
+    assert draw(logits, 20, temperature=temperature, seed=3) == [2] * 20
+
+
+@pytest.mark.parametrize("temperature", [1e-4, 1e-3])
+def test_a_small_temperature_overflows_nowhere(temperature: float) -> None:
+    logits = torch.tensor([-3e38, 3.0, 3e38, -INF])
+    assert draw(logits, 20, temperature=temperature, seed=3) == [2] * 20
+
+
+@pytest.mark.parametrize("top_p", [1e-300, 1e-30])
+def test_a_tiny_top_p_leaves_the_most_probable_token(top_p: float) -> None:
+    assert draw(LOGITS, 20, temperature=1.0, top_p=top_p, seed=3) == [0] * 20
+
+
+class BrokenMatcher(Matcher):
+    """Raises where a token is chosen."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def allowed(self) -> NDArray[np.bool_]:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "error", [InternalError("the grammar failed: no fuel"), RuntimeError("overflow")]
+)
+def test_a_row_that_cannot_choose_fails_alone(error: Exception) -> None:
+    others: dict[str, Any] = {"temperature": 1.0, "seed": 5}
+    choosers = [chooser(**others) for _ in range(4)]
+    choosers[2] = chooser(BrokenMatcher(error), temperature=1.0)
+    rows = LOGITS.expand(4, -1)
+    found = sample(rows, choosers)
+    assert isinstance(found[2], InternalError)
+    expected = draw(LOGITS, 1, **others)[0]
+    assert [token(found[row]).token for row in (0, 1, 3)] == [expected] * 3
+
+
+@pytest.mark.parametrize("bad", [float("nan"), INF, -INF])
+def test_among_greedy_rows_one_without_usable_scores_fails_alone(bad: float) -> None:
+    rows = torch.stack((LOGITS, torch.full_like(LOGITS, bad), LOGITS.flip(0)))
+    first, second, third = sample(rows, [chooser(), chooser(), chooser()])
+    assert (token(first).token, token(third).token) == (0, 4)
+    assert isinstance(second, InternalError)
+
+
 class Words:
     """The vocabulary of the small checkpoints."""
 
@@ -194,21 +247,15 @@ def test_two_answers_under_one_schema_do_not_share_their_place(words: Words) -> 
     assert (first.allowed() != second.allowed()).any()
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {"type": "nonsense"},
-        {"type": "string", "pattern": "(?=a)b"},
-        {"not": {"type": "string"}},
-        {"$ref": "http://example.com/schema"},
-        {"properties": {"a": object()}},
-    ],
-)
-def test_a_schema_that_cannot_be_enforced_is_refused(schema: dict[str, Any]) -> None:
-    with pytest.raises(ResponseFormatUnsupported, match="schema"):
-        check_schema(schema)
+def test_a_schema_that_was_compiled_ahead_is_compiled_once(words: Words) -> None:
+    schema = {"type": "object", "properties": {"ahead": {"type": "boolean"}}}
+    words.compiler.compile(grammar_of(schema))
+    known = dict(words.compiler._compiled)
+    words.compiler.matcher(schema)
+    assert words.compiler._compiled == known
 
 
-def test_a_schema_that_can_be_enforced_is_accepted() -> None:
-    check_schema(SCHEMA)
-    check_schema({})
+def test_a_grammar_that_fails_to_compile_is_the_schemas_fault(words: Words) -> None:
+    loop = {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}
+    with pytest.raises(ResponseFormatUnsupported, match="cannot be enforced"):
+        words.compiler.compile(grammar_of(loop | {"$ref": "#/$defs/a"}))

@@ -512,7 +512,7 @@ def read_at_random(store: FrameStore, wrong: list[tuple[int, int]]) -> OwnedThre
             index = int(rng.choice(snapshot.index))
             try:
                 tag = tag_of(store.load(index))
-            except FrameEvicted:  # since the snapshot
+            except (FrameEvicted, StreamNotFound):  # since the snapshot
                 continue
             if tag != index % 31:
                 wrong.append((index, tag))

@@ -23,6 +23,8 @@ from tests.media_files import (
     encode_numbered,
     encode_video,
     flip,
+    grey_jpeg,
+    jpeg_clip,
     number_of,
     numbered,
     packets_of,
@@ -307,6 +309,13 @@ def test_each_limit_holds(limits: ClipLimits, why: str) -> None:
     data = encode_numbered(20)
     with pytest.raises(MediaTooLarge, match=why):
         decode(data, limits)
+
+
+def test_frames_that_no_model_takes_are_refused_with_the_clip() -> None:
+    thin = jpeg_clip([grey_jpeg(4, 804)] * 2, width=4, height=804)
+    with pytest.raises(MediaInvalid, match="4x804: one side is more than 200 times the other"):
+        decode(thin)
+    assert len(decode(jpeg_clip([grey_jpeg(4, 800)] * 2, width=4, height=800)).frames) == 2
 
 
 def test_a_clip_of_exactly_the_limits_passes() -> None:

@@ -89,24 +89,20 @@ def test_an_answer_that_has_not_begun_is_a_flat_503(parts, caplog):
 
 def test_a_request_outside_the_model_is_cut_off_with_a_503_too(parts, caplog):
     _, background = parts
-    said = []
-
-    def create(url, camera_url):
-        source = {"type": "rtsp", "url": camera_url}
-        answer = httpx.post(f"{url}/streams", json={"source": source}, timeout=30)
-        said.append((answer.status_code, answer.json(), "x-request-id" in answer.headers))
-
-    with socket.create_server(("127.0.0.1", 0)) as camera:  # takes connections, says nothing
-        camera_url = f"rtsp://127.0.0.1:{camera.getsockname()[1]}/"
-        with background as server:
-            creating = threading.Thread(target=create, args=(server.url, camera_url))
-            creating.start()
-            connection, _ = camera.accept()
-    creating.join(JOIN_S)
-    connection.close()
-    ((status, body, has_id),) = said
-    assert (status, has_id) == (503, True)
-    assert_stopping(body)
+    head = (
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n"
+        "Expect: 100-continue\r\n\r\n"
+    )
+    with background as server:
+        port = int(server.url.rpartition(":")[2])
+        raw = socket.create_connection(("127.0.0.1", port), timeout=JOIN_S)
+        raw.sendall(head.encode())
+        assert raw.recv(4096).startswith(b"HTTP/1.1 100")  # the body is waited for
+    with raw, raw.makefile("rb") as answer:
+        text = answer.read()
+    assert text.startswith(b"HTTP/1.1 503")
+    assert b"x-request-id: " in text
+    assert_stopping(json.loads(text.partition(b"\r\n\r\n")[2]))
     assert unexpected(caplog) == []
 
 

@@ -53,15 +53,21 @@ class GrammarCompiler:
             start = self._compiled.pop(grammar, None)
         if start is None:
             start = LLMatcher(self._tokenizer, grammar, log_level=0, limits=parser_limits())
-            if start.is_error():
-                raise ResponseFormatUnsupported(
-                    f"this JSON schema cannot be enforced: {short(start.get_error())}"
-                )
+            _check_start(start)
         with self._lock:
             self._compiled[grammar] = start  # now the newest
             if len(self._compiled) > MAX_REMEMBERED:
                 del self._compiled[next(iter(self._compiled))]
         return start
+
+
+def _check_start(start: LLMatcher) -> None:
+    first = start.deep_copy()
+    first.compute_bitmask()  # some mistakes show only here
+    if first.is_error():
+        raise ResponseFormatUnsupported(
+            f"this JSON schema cannot be enforced: {short(first.get_error())}"
+        )
 
 
 class Matcher:

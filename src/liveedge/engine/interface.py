@@ -13,7 +13,10 @@ from typing import Any, Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from liveedge.core.errors import ContextLengthExceeded
 from liveedge.engine.request import Event, FrameInput, GenerateRequest
+
+MIN_MESSAGE_TOKENS = 3  # the template's own: begin, role, end
 
 EngineStatus: TypeAlias = Literal["loading", "ready", "failed", "closed"]
 
@@ -45,6 +48,20 @@ class ModelInfo:
     image_max_pixels: int  # default resize budget of a picture
     video_max_pixels: int  # default resize budget of one frame of a segment
     token_px: int  # a visual token covers token_px x token_px pixels after the resize
+
+    def check_amounts(self, *, n_messages: int, n_parts: int) -> None:
+        """Raise ContextLengthExceeded for what cannot fit whatever it says, at no cost."""
+        least = MIN_MESSAGE_TOKENS * n_messages
+        if least > self.max_model_len:
+            raise ContextLengthExceeded(
+                f"{n_messages} messages have {least} tokens at least, {self.model_id} takes "
+                f"{self.max_model_len}: send fewer"
+            )
+        if n_parts > self.max_model_len:
+            raise ContextLengthExceeded(
+                f"the messages have {n_parts} parts, {self.model_id} takes {self.max_model_len} "
+                "tokens and a part has one: send fewer"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

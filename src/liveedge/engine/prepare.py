@@ -25,7 +25,6 @@ from liveedge.engine.schema_gate import SchemaGate
 from liveedge.models.qwen3_vl.prompt import MediaSpan, MediaSpec, Prompt, PromptBuilder
 
 MARKERS = 2  # around visual tokens: start and end
-MIN_MESSAGE_TOKENS = 3  # the template's own: begin, role, end
 MAX_CHARS_PER_TOKEN = 64  # on average over a text; real ones have 1 to 6
 SEPARATOR = "\x1f"  # between the parts of a content key; occurs in no frame key
 
@@ -85,18 +84,10 @@ class Preparer:
     def _check_sizes(self, request: GenerateRequest) -> None:
         """Refuse what cannot fit before anything is spent on templating and counting."""
         limit = self._model.max_model_len
-        n_messages = sum(1 + len(message.tool_calls) for message in request.messages)
-        if MIN_MESSAGE_TOKENS * n_messages > limit:
-            raise ContextLengthExceeded(
-                f"{n_messages} messages have {MIN_MESSAGE_TOKENS * n_messages} tokens at least, "
-                f"{self._model.model_id} takes {limit}: send fewer"
-            )
-        n_parts = sum(len(message.content) for message in request.messages)
-        if n_parts > limit:
-            raise ContextLengthExceeded(
-                f"the messages have {n_parts} parts, {self._model.model_id} takes {limit} tokens, "
-                "and a part has one at least: send fewer"
-            )
+        self._model.check_amounts(
+            n_messages=sum(1 + len(message.tool_calls) for message in request.messages),
+            n_parts=sum(len(message.content) for message in request.messages),
+        )
         n_chars = sum(map(_n_chars, request.messages))
         if n_chars > MAX_CHARS_PER_TOKEN * limit:
             raise ContextLengthExceeded(

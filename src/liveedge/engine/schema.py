@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import resource
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
@@ -28,7 +28,7 @@ MAX_DEPTH = 64
 MAX_STRING = 4096  # characters of one string; long constants cost every step of an answer
 MAX_PATTERNS = 64
 MAX_PATTERN = 512  # characters
-MAX_NAME = 256  # characters of a property's name
+MAX_NAME = 512  # characters of a property's name
 OPTIONS_KEY = "x-guidance"  # the library would take its own settings from here
 
 ANNOTATIONS = frozenset({"title", "description", "examples", "default", "$comment"})
@@ -54,32 +54,32 @@ def grammar_of(schema: Mapping[str, Any]) -> str:
     """The library's form of a schema; raises ResponseFormatUnsupported beyond the bounds."""
     check_bounds(schema)
     try:
-        return LLMatcher.grammar_from_json_schema(
-            json.dumps(schema or ANY_OBJECT), defaults=JSON_OPTIONS
-        )
+        text = json.dumps(schema or ANY_OBJECT)
+        if len(text) > MAX_BYTES:
+            raise _too_much(f"it has {len(text)} bytes, {MAX_BYTES} are allowed")
+        return LLMatcher.grammar_from_json_schema(text, defaults=JSON_OPTIONS)
     except (ValueError, TypeError) as error:
         raise ResponseFormatUnsupported(f"this is no JSON schema: {short(str(error))}") from error
 
 
 def check_bounds(schema: Mapping[str, Any]) -> None:
     """Refuse by size alone, in time proportional to the bounds."""
-    n_nodes = n_patterns = 0
-    for node, key, depth in _nodes(schema):
-        n_nodes += 1
-        _require(n_nodes <= MAX_NODES, f"it has more than {MAX_NODES} parts")
-        _require(depth <= MAX_DEPTH, f"it is nested deeper than {MAX_DEPTH}")
+    if OPTIONS_KEY in schema:
+        raise _too_much(f"{OPTIONS_KEY} is not open to clients")
+    n_patterns = 0
+    for n_nodes, (node, key, depth) in enumerate(_nodes(schema)):
+        if n_nodes >= MAX_NODES:
+            raise _too_much(f"it has more than {MAX_NODES} values")
+        if depth > MAX_DEPTH:
+            raise _too_much(f"it is nested deeper than {MAX_DEPTH}")
         if isinstance(node, str) and key not in ANNOTATIONS:
-            _require(
-                len(node) <= MAX_STRING, f"a string has {len(node)} characters of {MAX_STRING}"
-            )
+            _check_length("a string", node, MAX_STRING)
         if isinstance(node, Mapping):
-            patterns = list(_patterns(node))
-            n_patterns += len(patterns)
-            _check_patterns(patterns, n_patterns)
-            _check_names(node)
-    _require(OPTIONS_KEY not in schema, f"{OPTIONS_KEY} is not open to clients")
-    n_bytes = len(json.dumps(schema))
-    _require(n_bytes <= MAX_BYTES, f"it has {n_bytes} bytes of {MAX_BYTES}")
+            n_patterns += _check_patterns(node)
+            for name in node:
+                _check_length("a name", name, MAX_NAME)
+    if n_patterns > MAX_PATTERNS:
+        raise _too_much(f"it has {n_patterns} patterns, {MAX_PATTERNS} are allowed")
 
 
 def _nodes(schema: object) -> Iterator[tuple[object, str, int]]:
@@ -94,37 +94,30 @@ def _nodes(schema: object) -> Iterator[tuple[object, str, int]]:
             waiting += [(value, key, depth + 1) for value in node]
 
 
-def _patterns(node: Mapping[str, Any]) -> Iterator[str]:
-    if isinstance(node.get("pattern"), str):
-        yield node["pattern"]
+def _check_patterns(node: Mapping[str, Any]) -> int:
+    """Check the patterns that stand directly in a schema, and count them."""
+    patterns = [node["pattern"]] if isinstance(node.get("pattern"), str) else []
     if isinstance(node.get("patternProperties"), Mapping):
-        yield from node["patternProperties"]
+        patterns += node["patternProperties"]
+    for pattern in patterns:
+        _check_length("a pattern", pattern, MAX_PATTERN)
     # Each member of an allOf must match at once: their patterns are combined, which has no bound.
+    # What is combined in other ways (by $ref, say) is left to the trial.
     together = node.get("allOf")
     if isinstance(together, list):
-        n_patterns = sum(
-            isinstance(part, Mapping) and ("pattern" in part or "format" in part)
-            for part in (node, *together)
-        )
-        _require(n_patterns <= 1, "it combines patterns by allOf: write one pattern")
+        members = [part for part in (node, *together) if isinstance(part, Mapping)]
+        if sum("pattern" in part or "format" in part for part in members) > 1:
+            raise _too_much("it combines patterns by allOf: write one pattern")
+    return len(patterns)
 
 
-def _check_patterns(patterns: Sequence[str], n_patterns: int) -> None:
-    _require(n_patterns <= MAX_PATTERNS, f"it has more than {MAX_PATTERNS} patterns")
-    longest = max(map(len, patterns), default=0)
-    _require(longest <= MAX_PATTERN, f"a pattern has {longest} characters of {MAX_PATTERN}")
+def _check_length(what: str, text: str, limit: int) -> None:
+    if len(text) > limit:
+        raise _too_much(f"{what} has {len(text)} characters, {limit} are allowed")
 
 
-def _check_names(node: Mapping[str, Any]) -> None:
-    longest = max(map(len, node), default=0)
-    _require(longest <= max(MAX_NAME, MAX_PATTERN), f"a name has {longest} characters")
-
-
-def _require(fine: bool, otherwise: str) -> None:
-    if not fine:
-        raise ResponseFormatUnsupported(
-            f"this JSON schema is too much to enforce: {otherwise}; make it simpler"
-        )
+def _too_much(why: str) -> ResponseFormatUnsupported:
+    return ResponseFormatUnsupported(f"this JSON schema is not accepted: {why}")
 
 
 def trial(grammar: str) -> str:

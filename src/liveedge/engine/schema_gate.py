@@ -40,7 +40,7 @@ class SchemaGate:
         self._verdicts: dict[str, str] = {grammar_of({}): ""}
         self._changed = threading.Condition()  # over the three of this class that change
         self._n_running = 0
-        self._n_waiting = 0
+        self.n_waiting = 0  # threads
 
     def check(self, schema: Mapping[str, Any]) -> None:
         """Raise ResponseFormatUnsupported where the schema cannot be enforced, or QueueFull."""
@@ -69,15 +69,15 @@ class SchemaGate:
 
     def _enter(self) -> None:
         with self._changed:
-            if self._n_waiting >= MAX_WAITING:
+            if self.n_waiting >= MAX_WAITING:
                 raise QueueFull(
-                    f"{self._n_waiting} new JSON schemas wait for their check already; try again"
+                    f"{self.n_waiting} new JSON schemas wait for their check already; try again"
                     " soon, or use one that was used before",
                     retry_after_s=1.0,
                 )
-            self._n_waiting += 1
+            self.n_waiting += 1
             self._changed.wait_for(lambda: self._n_running < N_TRIALS)
-            self._n_waiting -= 1
+            self.n_waiting -= 1
             self._n_running += 1
 
     def _known(self, grammar: str) -> str | None:

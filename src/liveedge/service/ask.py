@@ -24,7 +24,6 @@ from typing import TypeGuard, TypeVar
 
 from liveedge.core.clock import Clock
 from liveedge.core.errors import (
-    ContextLengthExceeded,
     MediaTooLarge,
     ModelVideoUnsupported,
     ParameterUnsupported,
@@ -37,7 +36,6 @@ from liveedge.engine.request import (
     Finished,
     GenerateRequest,
     SamplingParams,
-    TextPart,
 )
 from liveedge.frames.refs import SegmentRef
 from liveedge.frames.store import FrameStore
@@ -54,8 +52,6 @@ from liveedge.service.uploads import Encoded, Uploaded, UploadLimits, decode, re
 from liveedge.service.workers import Workers
 
 T = TypeVar("T")
-
-MAX_CHARS_PER_TOKEN = 64  # on average over a text; real ones have 1 to 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +109,10 @@ class Asker:
         timeout_ms = question.timeout_ms or self._settings.timeout_ms
         course = _Course(admitted_s=now_s, deadline_s=now_s + timeout_ms / 1000)
         engine = self._models.require(question.model)
+        engine.model.check_amounts(
+            n_messages=len(question.turns),
+            n_parts=sum(len(turn.content) for turn in question.turns),
+        )
         parts = _checked_parts(question)
         found, stores = await self._look_up(question, parts, course, engine)
         with self._resources.in_progress.hold(), self._resources.decoded_bytes.growing() as decoded:
@@ -223,7 +223,6 @@ class Asker:
 
         def work() -> tuple[Prompt, PreparedRequest]:
             prompt = make_prompt(question.turns, parts, media)
-            _check_text(prompt, engine)
             request = GenerateRequest(
                 request_id=uuid.uuid4().hex,  # ours: a client may use its own for several at once
                 messages=prompt.messages,
@@ -320,18 +319,6 @@ def _refuse_video(parts: Sequence[Sequence[Part]], engine: Engine) -> None:
                 f"{part.where} is a video, and {engine.model.model_id} takes pictures only;"
                 " use image_url"
             )
-
-
-def _check_text(prompt: Prompt, engine: Engine) -> None:
-    """Refuse what cannot fit before anybody spends a second on counting its tokens."""
-    contents = (part for message in prompt.messages for part in message.content)
-    n_chars = sum(len(part.text) for part in contents if isinstance(part, TextPart))
-    limit = engine.model.max_model_len
-    if n_chars > MAX_CHARS_PER_TOKEN * limit:
-        raise ContextLengthExceeded(
-            f"the text has {n_chars} characters; {engine.model.model_id} takes {limit} tokens, which"
-            f" is about {4 * limit} characters"
-        )
 
 
 def _is_video(part: Part) -> TypeGuard[Reference | Upload]:
