@@ -1,11 +1,11 @@
 """Train the shipped model, `liveedge/workcell-tiny`, from nothing on the simulator.
 
-    python tools/train_workcell.py --out build/workcell --steps 6000 --ranks 2
+    python tools/train_workcell.py --out build/workcell --ranks 2
 
-Stage 1 teaches the vision tower alone to say what is in every square (dense labels); stage 2 trains
-everything on questions, with the dense labels as a helper. The same seed, steps and ranks give the
-same model. Progress goes to OUT/curve.jsonl; OUT/checkpoint.pt resumes; OUT/model is the result,
-a Hugging Face folder.
+Four stages, see `Plan`: dense labels for the vision tower alone; questions, with the dense labels
+as a helper; events first; at last the tower rests and the text model compares readings. Seed, steps
+and ranks decide every batch. Progress goes to OUT/curve.jsonl; OUT/checkpoint.pt resumes;
+OUT/model is the result, a Hugging Face folder.
 """
 
 from __future__ import annotations
