@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -78,10 +77,9 @@ class KvMemory:
 
 
 def zeros(shape: tuple[int, ...], *, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Zeros whose pages the CPU touches only when they are used: a start takes no time for them."""
-    if device.type == "cpu" and dtype == torch.float32:
-        return torch.from_numpy(np.zeros(shape, dtype=np.float32))
-    return torch.zeros(shape, device=device, dtype=dtype)
+    """Zeros whose pages are touched now: memory that is planned at the start is taken at the start,
+    and does not grow as slots and caches fill (250 MB take about 0.1 s)."""
+    return torch.empty(shape, device=device, dtype=dtype).zero_()
 
 
 class PieceAttend:
