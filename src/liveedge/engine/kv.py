@@ -7,6 +7,8 @@ Shapes    B sequences, T tokens, Hq / Hkv query / key heads, d head width.
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -78,8 +80,17 @@ class KvMemory:
 
 def zeros(shape: tuple[int, ...], *, device: torch.device, dtype: torch.dtype) -> Tensor:
     """Zeros whose pages are touched now: memory that is planned at the start is taken at the start,
-    and does not grow as slots and caches fill (250 MB take about 0.1 s)."""
+    and does not grow as slots and caches fill (250 MB take about 0.1 s). More than the machine has
+    is a MemoryError before anything is touched."""
+    n_bytes = math.prod(shape) * dtype.itemsize
+    if device.type == "cpu" and n_bytes > physical_bytes():
+        raise MemoryError(f"{n_bytes} bytes asked for, the machine has {physical_bytes()}")
     return torch.empty(shape, device=device, dtype=dtype).zero_()
+
+
+def physical_bytes() -> int:
+    """Memory of the machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 class PieceAttend:
