@@ -28,6 +28,7 @@ STOP_LIMIT_S = 15.0
 POLL_S = 0.05  # often enough to time a start, seldom enough not to slow it
 LOG_LIMIT_S = 2.0  # the server tells of its start right after it is ready
 MAX_LOG_BYTES = 64_000
+END_GRACE_S = 2.0
 N_LOG_LINES = 30  # shown when the server has ended by itself
 _MODEL_STAGES = re.compile(r" answers after .*\((.+)\)$", re.MULTILINE)
 
@@ -56,6 +57,15 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def _ends(child: subprocess.Popen[bytes]) -> bool:
+    """Whether the child has ended or is ending: its port closes before its memory is given back."""
+    try:
+        child.wait(END_GRACE_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 @contextlib.contextmanager
@@ -101,7 +111,7 @@ def running_server(
                 check=lambda: _check(child),
             )
         except (ServerFailed, Refused) as error:
-            if isinstance(error, Refused) and child.poll() is None:
+            if isinstance(error, Refused) and not _ends(child):
                 raise
             status = f"the server ended with status {child.poll()}:"
             message = str(error) if isinstance(error, ServerFailed) else status
