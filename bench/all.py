@@ -14,9 +14,14 @@ from report import finish
 
 HERE = Path(__file__).resolve().parent
 SHORT = {
-    "warm_ttft": ["--frames", "8", "--runs", "3"],
+    "warm_ttft": ["--frames", "8", "--runs", "3", "--slides", "10"],
+    "fork": ["--rounds", "5"],
+    "mixed_load": ["--seconds", "5"],
+    "preprocess": ["--runs", "7", "--requests", "15"],
+    "decode": ["--quick"],
     "cold_start": ["--runs", "2"],
-    "soak_sim": ["--minutes", "1.5"],
+    "engine_kill": ["--quick"],
+    "soak_warm": ["--minutes", "1.5"],
 }
 
 

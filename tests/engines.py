@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,10 +14,37 @@ from numpy.typing import NDArray
 from liveedge.core.clock import SystemClock
 from liveedge.core.errors import LiveEdgeError
 from liveedge.core.mailbox import Mailbox
-from liveedge.engine.interface import EngineSettings, EngineStats, PreparedRequest
-from liveedge.engine.loader import Preprocess
-from liveedge.engine.loop import Abort, EngineInput, EngineLoop, Loaded, Stop, Submit
-from liveedge.engine.plan import DecodeBatch, EncodeBatch, LoadJob, PrefillChunk, Sampled
+from liveedge.engine.desk import Desk
+from liveedge.engine.encoder_cache import EncoderCache
+from liveedge.engine.front import Front
+from liveedge.engine.intake import Intake, Preprocess
+from liveedge.engine.interface import (
+    EngineSettings,
+    EngineStats,
+    PreparedRequest,
+    Warmed,
+    WindowPrefix,
+)
+from liveedge.engine.loop import EngineLoop
+from liveedge.engine.messages import (
+    Abort,
+    DropWindow,
+    EngineInput,
+    Loaded,
+    Ping,
+    Released,
+    Stop,
+    Submit,
+    Warm,
+)
+from liveedge.engine.plan import (
+    Compared,
+    DecodeBatch,
+    EncodeBatch,
+    LoadJob,
+    PrefillChunk,
+    Sampled,
+)
 from liveedge.engine.prepare import Preparer
 from liveedge.engine.request import (
     Delta,
@@ -33,9 +61,9 @@ from liveedge.engine.request import (
 )
 from liveedge.engine.runner import Runner
 from liveedge.engine.scheduler import Scheduler
-from liveedge.engine.slots import Copy
-from liveedge.engine.start import Opening
-from liveedge.models.qwen3_vl.processor import Preprocessor
+from liveedge.engine.schema_gate import SchemaGate
+from liveedge.engine.slots import Copy, SlotTable
+from liveedge.engine.start import AnswerVocabulary, Opening
 from tests.reference import Clip
 
 Content: TypeAlias = Sequence[str | tuple[str, Clip]]  # texts and named media
@@ -57,16 +85,21 @@ class Answer:
     tokens: list[int] = field(default_factory=list)  # as sampled, the end token included
     logprobs: list[float] = field(default_factory=list)
     top: list[dict[int, float]] = field(default_factory=list)  # the most probable of each step
-    events: list[Event] = field(default_factory=list)
+    events: list[Event | Warmed] = field(default_factory=list)
 
     @property
     def text(self) -> str:
         return "".join(event.text for event in self.events if isinstance(event, Delta))
 
     @property
-    def end(self) -> Event:
-        assert isinstance(self.events[-1], Finished | Failed)
+    def end(self) -> Event | Warmed:
+        assert isinstance(self.events[-1], Finished | Failed | Warmed)
         return self.events[-1]
+
+    @property
+    def warmed(self) -> Warmed:
+        assert isinstance(self.end, Warmed), self.end
+        return self.end
 
     @property
     def finished(self) -> Finished:
@@ -87,7 +120,10 @@ class RecordingRunner:
         self._answers = answers
         self.encoded: list[str] = []
         self.batches: list[int] = []
-        self.prefilled: dict[str, int] = {}  # tokens by request
+        self.prefilled: dict[str, int] = {}  # tokens in the slot, by request
+        self.n_prefilled: Counter[str] = Counter()  # tokens computed, by request
+        self.passes: list[dict[str, int]] = []  # tokens of each piece of each pass
+        self.compared: list[Compared] = []
         self.n_copies = 0
         self.broken: dict[str, Exception] = {}  # name of a method: what it raises
         self.spoilt: dict[str, LiveEdgeError] = {}  # a request: what it gets for its next token
@@ -106,13 +142,20 @@ class RecordingRunner:
         self._inner.encode(batch)
         self.encoded += batch.keys
 
-    def prefill(self, chunk: PrefillChunk) -> Sampled | LiveEdgeError | None:
+    def prefill(
+        self, chunks: Sequence[PrefillChunk]
+    ) -> list[Sampled | Compared | LiveEdgeError | None]:
         self._enter("prefill")
-        sampled = self._inner.prefill(chunk)
-        self.prefilled[chunk.request_id] = chunk.stop
-        if isinstance(sampled, Sampled):
-            self._record(chunk.request_id, sampled)
-        return sampled
+        found = self._inner.prefill(chunks)
+        self.passes.append({chunk.request_id: len(chunk.ids) for chunk in chunks})
+        for chunk, outcome in zip(chunks, found, strict=True):
+            self.prefilled[chunk.request_id] = chunk.stop
+            self.n_prefilled[chunk.request_id] += len(chunk.ids)
+            if isinstance(outcome, Sampled):
+                self._record(chunk.request_id, outcome)
+            elif isinstance(outcome, Compared):
+                self.compared.append(outcome)
+        return found
 
     def decode(self, batch: DecodeBatch) -> list[Sampled | LiveEdgeError]:
         self._enter("decode")
@@ -167,32 +210,54 @@ class LocalEngine:
     def __init__(self, folder: Path, *, by_hand: bool = False, **settings: Any) -> None:
         asked: dict[str, Any] = {"n_slots": 4, "encoder_cache_bytes": FEATURES, "device": "cpu"}
         self.clock = SystemClock()
-        self.opening = Opening(folder, EngineSettings(**(asked | settings)), self.clock)
+        self.front = Front(folder, EngineSettings(**(asked | settings)), self.clock)
         self.inbox: Mailbox[EngineInput] = Mailbox(10_000)
         self.answers: dict[str, Answer] = {}
         self.stats = EngineStats()
         self.waiting: set[str] = set()
+        self.released_ids: list[str] = []
+        self.pongs: list[int] = []
         self.turns = 0
         self._later: list[tuple[int, Callable[[], None]]] = []
-        self.parts = self.opening.open(lambda job, out: self._accept(Loaded(job, out)))
-        builder = self.opening.builder
-        preprocessor = Preprocessor(builder.config.vision, builder.pixels)
-        self.loads = HandLoader(preprocessor.preprocess, self._accept)
+        opening = Opening(
+            folder, self.front.settings, self.clock, vocabulary=self.front.builder.vocabulary
+        )
+        self.parts = opening.open()
+        self.loads = HandLoader(self.parts.preprocess, self._accept)
+        self.desk = Desk(send=lambda found: self.intake.take(found), n_threads=2, room=None)
+        self.intake = Intake(
+            preprocess=self.parts.preprocess, n_threads=2, send=self.desk.take, done=self._accept
+        )
+        self.intake.start()
         self.runner = RecordingRunner(self.parts.runner, self.answers)
         self.preparer = Preparer(
-            self.opening.builder,
-            model=self.opening.model,
-            max_media_tokens=self.opening.sizing.feature_rows,
-            schemas=self.opening.schemas,
+            self.front.builder,
+            model=self.front.model,
+            max_media_tokens=self.front.sizing.feature_rows,
+            schemas=SchemaGate(self.parts.compiler.compile),
         )
-        self.loop = EngineLoop(
-            scheduler=self.parts.scheduler,
+        self.loop = self._loop(self.parts.scheduler, by_hand=by_hand)
+
+    def _loop(self, scheduler: Scheduler, *, by_hand: bool = False) -> EngineLoop:
+        return EngineLoop(
+            scheduler=scheduler,
             runner=self.runner,
-            loader=self.loads if by_hand else self.parts.loader,
+            loader=self.loads if by_hand else self.intake,
             inbox=self.inbox,
             outside=self,
             clock=self.clock,
         )
+
+    def forget(self) -> None:
+        """Everything that could be reused: what comes next is computed cold."""
+        sizing = self.front.sizing
+        scheduler = Scheduler(
+            slots=SlotTable(n_slots=sizing.n_slots, max_len=sizing.max_model_len),
+            cache=EncoderCache(n_rows=sizing.feature_rows),
+            limits=sizing.limits,
+            vocabulary=AnswerVocabulary(self.front.builder.vocabulary),
+        )
+        self.loop = self._loop(scheduler)
 
     def _accept(self, message: EngineInput) -> None:
         assert self.inbox.offer(message)
@@ -209,7 +274,26 @@ class LocalEngine:
     def submit(self, prepared: PreparedRequest) -> None:
         self.answers[prepared.request.request_id] = Answer()
         self.waiting.add(prepared.request.request_id)
+        self.desk.enter(prepared)
         self._accept(Submit(prepared, self.clock.monotonic_s()))
+
+    def warm(self, prefix: WindowPrefix) -> None:
+        self.answers[prefix.prepared.request.request_id] = Answer()
+        self.waiting.add(prefix.prepared.request.request_id)
+        self.desk.enter(prefix.prepared)
+        self._accept(Warm(prefix, self.clock.monotonic_s()))
+
+    def warm_up(self, window_id: str, prepared: PreparedRequest) -> Warmed:
+        """Bring a window up to date and wait for it."""
+        self.warm(WindowPrefix(window_id=window_id, prepared=prepared))
+        self.settle()
+        return self.answers[prepared.request.request_id].warmed
+
+    def drop_window(self, window_id: str) -> None:
+        self._accept(DropWindow(window_id))
+
+    def ping(self, number: int) -> None:
+        self._accept(Ping(number))
 
     def at_turn(self, turn: int, action: Callable[[], None]) -> None:
         """Do something between two turns of the next run."""
@@ -222,16 +306,24 @@ class LocalEngine:
         self.loop.run()
         return [self.answers[item.request.request_id] for item in prepared]
 
+    def settle(self) -> None:
+        """Turn until everything is done, background work too."""
+        while self.desk.n_live or self._later:
+            self.loop.read_inbox()
+            if not self.loop.turn() and self.desk.n_live:
+                self.inbox.wait(0.05)
+
     def ask(self, prepared: PreparedRequest) -> Answer:
         return self.run(prepared)[0]
 
     def close(self) -> None:
-        self.parts.loader.close()
+        self.intake.close()
+        self.desk.close()
 
     # Outside
 
     def show(self, scheduler: Scheduler) -> None:
-        self.stats = scheduler.stats(row_bytes=self.opening.row_bytes)
+        self.stats = scheduler.stats(row_bytes=self.parts.row_bytes)
         self.turns += 1
         due = [action for turn, action in self._later if turn <= self.turns]
         self._later = [(turn, action) for turn, action in self._later if turn > self.turns]
@@ -241,10 +333,18 @@ class LocalEngine:
     def left_queue(self, request_ids: Iterable[str]) -> None:
         pass
 
-    def deliver(self, events: list[tuple[str, Event]]) -> None:
+    def released(self, request_ids: Iterable[str]) -> None:
+        ids = tuple(request_ids)
+        self.desk.take(Released(ids))
+        self.released_ids += ids
+
+    def pong(self, number: int) -> None:
+        self.pongs.append(number)
+
+    def deliver(self, events: list[tuple[str, Event | Warmed]]) -> None:
         for request_id, event in events:
             self.answers[request_id].events.append(event)
-            if isinstance(event, Finished | Failed):
+            if isinstance(event, Finished | Failed | Warmed):
                 self.waiting.discard(request_id)
         if events and not self.waiting and not self._later:
             self._accept(Stop())

@@ -6,7 +6,7 @@ same reason liveedge itself is not installed in it: an editable install would po
 checkout came last. The Makefile puts this checkout's `src` on PYTHONPATH instead.
 
     python tools/environment.py path     print the folder
-    python tools/environment.py setup    create and fill it unless that is done
+    python tools/environment.py setup    create and fill it, and compile the kernels, unless done
 """
 
 from __future__ import annotations
@@ -77,6 +77,16 @@ def setup() -> None:
         if not done.exists() or done.read_text() != fingerprint():
             fill(environment)
             say(f"ready: {environment}")
+    build_kernels(environment)
+
+
+def build_kernels(environment: Path) -> None:
+    """The C kernels of this checkout, in the user's cache; without a compiler torch does their work."""
+    if os.environ.get("LIVEEDGE_NATIVE") == "0":
+        return
+    command = [str(environment / "bin" / "python"), str(ROOT / "src/liveedge/native/build.py")]
+    # A failure is told by the program itself and stops nothing.
+    subprocess.run(command, check=False, stdout=subprocess.DEVNULL)
 
 
 def say(text: str) -> None:

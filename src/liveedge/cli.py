@@ -26,6 +26,7 @@ from liveedge.core.errors import LiveEdgeError, SettingsInvalid
 from liveedge.core.tasks import OwnedThread
 from liveedge.core.version import VERSION
 from liveedge.demo.run import DEFAULT_SEED, DemoOptions, run
+from liveedge.engine.spawn import Nursery
 from liveedge.settings import Loaded, Settings, load
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -40,22 +41,30 @@ METAVARS = {
     "regions": "NAME",
     "model_id": "ID",
     "aliases": "ALIAS=ID",
+    "memory": "SIZE",
+    "verify_warm": "SHARE",
 }
+ALONE = {"verify_warm": "0.05"}  # what a flag without its value means
 UNITS = {"_mb": "MB", "_ms": "MS", "_s": "SECONDS"}
 DURATION_S = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0}
 
 
 def main(
-    arguments: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ
+    arguments: Sequence[str] | None = None,
+    environment: Mapping[str, str] = os.environ,
+    *,
+    nursery: Nursery | None = None,
 ) -> int:
-    """Run one command.
+    """Run one command. A process that waits in `nursery` becomes the engine of a server.
 
     The exit status is 2 for a wrong command line, 1 for a failure, 130 after Ctrl-C.
     """
     options = build_parser(environment).parse_args(arguments)
     options.environment = environment
+    options.nursery = nursery
     try:
         status: int = options.command(options)
+        sys.stdout.flush()
     except SettingsInvalid as error:
         print(f"liveedge: {error.message}", file=sys.stderr)
         return 2
@@ -65,6 +74,9 @@ def main(
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return INTERRUPTED
+    except BrokenPipeError:  # `| head` has seen enough; nothing may be flushed to it at the exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     return status
 
 
@@ -96,11 +108,21 @@ def build_parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
 
     config = commands.add_parser("config", help="look at settings")
     what = "print the effective settings and where each comes from, secrets masked"
-    show = _subcommands(config).add_parser(
+    commands_of_config = _subcommands(config)
+    show = commands_of_config.add_parser(
         "show", help=what, description=f"{what[0].upper()}{what[1:]}. Flags are those of serve."
     )
     _add_settings(show)
     show.set_defaults(command=_config_show)
+    what = "print the memory that a server with these settings would take, without starting it"
+    memory = commands_of_config.add_parser(
+        "memory",
+        help=what,
+        description=f"{what[0].upper()}{what[1:]}: every pool with its size and its reason, and what"
+        " would fit where it is too much. Flags are those of serve.",
+    )
+    _add_settings(memory)
+    memory.set_defaults(command=_config_memory)
 
     ask = commands.add_parser(
         "ask",
@@ -178,7 +200,8 @@ def _argument(name: str) -> dict[str, Any]:
     if origin is typing.Literal:
         return {"choices": typing.get_args(kind)}
     unit = next((unit for ending, unit in UNITS.items() if name.endswith(ending)), "N")
-    return {"metavar": METAVARS.get(name, unit)}
+    optional = {"nargs": "?", "const": ALONE[name]} if name in ALONE else {}
+    return {"metavar": METAVARS.get(name, unit), **optional}
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -203,7 +226,7 @@ def _serve(options: argparse.Namespace) -> int:
 
     if options.until_stdin_closes:
         OwnedThread("liveedge-stdin", _end_with_stdin).start()
-    stopped_by = serve(loaded.settings)
+    stopped_by = serve(loaded.settings, nursery=options.nursery)
     if stopped_by is None:
         return 1
     sys.stdout.flush()
@@ -224,6 +247,15 @@ def _config_show(options: argparse.Namespace) -> int:
     for name, value in loaded.shown().items():
         line = f"{name}: {json.dumps(value, ensure_ascii=False)}"  # JSON is YAML
         print(f"{line:40}  # {loaded.origins[name]}")
+    return 0
+
+
+def _config_memory(options: argparse.Namespace) -> int:
+    settings = _loaded(options).settings
+    from liveedge import server  # noqa: PLC0415  most of a second; no client command needs it
+
+    print(server.memory_planned(settings).table())
+    server.memory_plan(settings)  # raises, with what would fit, where this does not
     return 0
 
 

@@ -1,6 +1,7 @@
 """The composition root: the only module that knows every concrete class.
 
-Starts serving at once; the model loads behind it in its own thread, and torch is imported there.
+Starts serving at once. The model loads in a process of its own, which imports torch; this one never
+does, unless the engine is asked to run in a thread (`engine: inproc`).
 """
 
 from __future__ import annotations
@@ -12,33 +13,40 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 
 from liveedge.api.app import ApiSettings, Lifespan, Services, create_app
 from liveedge.api.last_words import LastWords
+from liveedge.api.metrics import MetricSources
 from liveedge.core.clock import Clock, SystemClock
 from liveedge.core.errors import LiveEdgeError, SettingsInvalid
 from liveedge.core.startup import Startup, process_started_s
 from liveedge.core.tasks import OwnedThread, TaskSet
 from liveedge.core.version import VERSION
 from liveedge.engine.interface import Engine, EngineSettings
+from liveedge.engine.memory import MemoryPlan
+from liveedge.engine.spawn import Nursery
+from liveedge.engine.supervisor import Patience
 from liveedge.frames.store import StoreLimits
 from liveedge.media.picture import PictureLimits
 from liveedge.media.pull_policy import PullPolicy
+from liveedge.resources import engine_settings, fitting, planned
 from liveedge.service.ask import Asker, AskResources, AskSettings
 from liveedge.service.limits import Budget
 from liveedge.service.models import ModelHost
 from liveedge.service.pictures import Pictures
 from liveedge.service.sources import Pipelines, SourcePolicy
 from liveedge.service.streams import StreamLimits, Streams
+from liveedge.service.windows import WindowLimits, Windows
 from liveedge.service.workers import Workers
 from liveedge.settings import SHIPPED_MODEL, Settings, is_loopback
 
@@ -61,9 +69,10 @@ class Built:
     app: FastAPI
     models: ModelHost
     streams: Streams
+    windows: Windows
     questions: AskResources
     held_bytes: Budget  # of request bodies
-    import_ms: Mapping[str, float]  # of the model's start; empty until it has loaded
+    memory: MemoryPlan
 
 
 def build_app(
@@ -71,26 +80,30 @@ def build_app(
     clock: Clock,
     *,
     load_engine: LoadEngine | None = None,
+    nursery: Nursery | None = None,
     own_ports: frozenset[int] = frozenset(),
 ) -> Built:
     """Put everything together. The model begins to load when the application starts.
 
-    `own_ports` are never pulled from. Raises SettingsInvalid.
+    A process that waits in `nursery` becomes the engine. `own_ports` are never pulled from. Raises SettingsInvalid, also for what does not fit the memory,
+    and CheckpointInvalid.
     """
     folder, model_id = find_model(settings)
     _check_aliases(settings, model_id)
+    asked = engine_settings(settings, model_id)
+    memory = fitting(settings, asked, folder)
     workers = Workers("frames", n_threads=MEDIA_THREADS)
     questions = AskResources(
         prompts=Workers("prompts", n_threads=PROMPT_THREADS),
         schemas=Workers("schemas", n_threads=SCHEMA_THREADS),
         uploads=Workers("uploads", n_threads=MEDIA_THREADS),
         in_progress=Budget(settings.max_requests, what="questions"),
-        decoded_bytes=Budget(settings.max_decoded_mb << 20, what="bytes of decoded uploads"),
+        decoded_bytes=Budget(memory.decoded_bytes, what="bytes of decoded uploads"),
     )
-    import_ms: dict[str, float] = {}
+    local = _LocalEngine(folder, asked, settings, clock, nursery)
     models = ModelHost(
         model_id=model_id,
-        load=load_engine or _engine_loader(folder, model_id, settings, clock, import_ms),
+        load=load_engine or local.load,
         clock=clock,
         aliases=settings.aliases,
     )
@@ -106,17 +119,25 @@ def build_app(
         limits=StreamLimits(
             max_streams=settings.max_streams,
             max_streams_per_tenant=settings.max_streams_per_key,
-            reserved_bytes=settings.streams_mb << 20,
+            reserved_bytes=memory.streams_bytes,
             reserved_bytes_per_stream=store.reserved_bytes,
         ),
         workers=workers,
     )
-    held_bytes = Budget(settings.max_uploads_mb << 20, what="bytes of request bodies")
+    windows = Windows(
+        clock=clock,
+        models=models,
+        streams=streams,
+        prompts=questions.prompts,
+        limits=_window_limits(settings),
+    )
+    held_bytes = Budget(memory.bodies_bytes, what="bytes of request bodies")
     services = Services(
         asker=Asker(
             clock=clock,
             models=models,
             streams=streams,
+            windows=windows,
             resources=questions,
             settings=AskSettings(
                 timeout_ms=settings.timeout_ms,
@@ -126,7 +147,20 @@ def build_app(
         ),
         models=models,
         streams=streams,
+        windows=windows,
         held_bytes=held_bytes,
+        metrics=MetricSources(
+            models=models,
+            streams=streams,
+            windows=windows,
+            budgets={
+                "questions": questions.in_progress,
+                "request_body_bytes": held_bytes,
+                "decoded_upload_bytes": questions.decoded_bytes,
+            },
+            planned=memory.lines,
+            engine_pid=local.pid,
+        ),
         pictures=Pictures(
             clock=clock, streams=streams, workers=workers, timeout_ms=settings.timeout_ms
         ),
@@ -136,17 +170,33 @@ def build_app(
         _api_settings(settings),
         clock=clock,
         lifespan=_lifespan(
-            models, streams, (workers, questions.uploads, questions.prompts, questions.schemas)
+            models,
+            streams,
+            windows,
+            (workers, questions.uploads, questions.prompts, questions.schemas),
         ),
     )
     return Built(
         app=app,
         models=models,
         streams=streams,
+        windows=windows,
         questions=questions,
         held_bytes=held_bytes,
-        import_ms=import_ms,
+        memory=memory,
     )
+
+
+def memory_planned(settings: Settings) -> MemoryPlan:
+    """The memory plan of these settings, whether it fits or not; nothing is loaded."""
+    folder, model_id = find_model(settings)
+    return planned(settings, engine_settings(settings, model_id), folder)
+
+
+def memory_plan(settings: Settings) -> MemoryPlan:
+    """The same where it fits. Raises SettingsInvalid, with what would fit, where it does not."""
+    folder, model_id = find_model(settings)
+    return fitting(settings, engine_settings(settings, model_id), folder)
 
 
 def find_model(settings: Settings) -> tuple[Path, str]:
@@ -164,17 +214,24 @@ def find_model(settings: Settings) -> tuple[Path, str]:
     return folder, settings.model_id or f"local/{folder.resolve().name}"
 
 
-def serve(settings: Settings, *, clock: Clock | None = None) -> signal.Signals | None:
+def serve(
+    settings: Settings, *, clock: Clock | None = None, nursery: Nursery | None = None
+) -> signal.Signals | None:
     """Serve until SIGINT or SIGTERM, and return which; None where the start failed. Blocks.
 
-    The first signal lets answers in progress end; a second one ends the process at once.
+    A process that waits in `nursery` becomes the engine. The first signal lets answers in progress end; a second one ends the process at once.
     """
     clock = clock or SystemClock()
     _configure_logging(settings.log_level)
     startup = Startup(clock, say=log.info)
     startup.passed("imports", since_s=process_started_s(clock))
     with listening_socket(settings) as listener:
-        built = build_app(settings, clock, own_ports=frozenset({listener.getsockname()[1]}))
+        built = build_app(
+            settings,
+            clock,
+            nursery=nursery,
+            own_ports=frozenset({listener.getsockname()[1]}),
+        )
         startup.passed("build")
         server = _Server(built, settings, listener, startup, clock=clock)
         server.run(sockets=[listener])
@@ -287,6 +344,7 @@ class _Server(uvicorn.Server):
         if self.should_exit:
             return
         self._startup.passed("listen")
+        self._startup.say(self._built.memory.table())
         self._startup.breakdown(f"liveedge {VERSION} listens on {self._url}")
         if not self._settings.api_key:
             self._startup.say(_open_notice(self._settings))
@@ -313,8 +371,7 @@ class _Server(uvicorn.Server):
             self._startup.say(f"{models.model_id} could not be loaded: {error.message}")
             return
         self._startup.passed("model")
-        stages_ms = {**self._built.import_ms, **engine.startup_ms()}
-        self._startup.breakdown(f"{models.model_id} answers", stages_ms)
+        self._startup.breakdown(f"{models.model_id} answers", engine.startup_ms())
 
 
 @contextmanager
@@ -329,6 +386,9 @@ def listening_socket(settings: Settings) -> Iterator[socket.socket]:
             " choose another host or port"
         ) from error
     with listener:
+        # Inherited by every connection; asyncio sets it only on sockets that name their protocol.
+        # Without it a client's delayed acknowledgement holds the first words back by 40 ms.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         yield listener
 
 
@@ -353,29 +413,57 @@ def _open_notice(settings: Settings) -> str:
     return f"INSECURE: no api_key is set, and {settings.host} can be reached by others"
 
 
-def _engine_loader(
-    folder: Path, model_id: str, settings: Settings, clock: Clock, import_ms: dict[str, float]
-) -> LoadEngine:
-    asked = EngineSettings(
-        model_id=model_id,
-        device=settings.device,
-        n_slots=settings.slots,
-        max_model_len=settings.max_model_len,
-        encoder_cache_bytes=settings.encoder_cache_mb << 20,
-        prefill_chunk=settings.prefill_chunk,
-        queue_capacity=settings.queue,
-        threads=settings.threads,
-    )
+class _LocalEngine:
+    """How the model's engine is started, and what it is once it runs."""
 
-    def load() -> Engine:
-        # Here and not at the top: torch takes seconds to import, and the server answers meanwhile.
-        began_s = clock.monotonic_s()
+    def __init__(
+        self,
+        folder: Path,
+        asked: EngineSettings,
+        settings: Settings,
+        clock: Clock,
+        nursery: Nursery | None,
+    ) -> None:
+        self._folder = folder
+        self._asked = asked
+        self._settings = settings
+        self._clock = clock
+        self._nursery = nursery
+        self._engine: Any = None  # `engine.client.EngineClient`
+
+    def load(self) -> Engine:
+        """On a thread of its own: a large tokenizer takes a second."""
+        try:
+            return self._load()
+        except BaseException:
+            self._end_early_process()
+            raise
+
+    def _end_early_process(self) -> None:
+        if self._nursery is not None:
+            self._nursery.close()
+
+    def _load(self) -> Engine:
+        is_thread = self._settings.engine == "inproc"
+        if is_thread:
+            self._end_early_process()
+        # Here and not at the top: the server listens while templates and grammars are imported.
         client = importlib.import_module("liveedge.engine.client")
-        import_ms["import of torch"] = (clock.monotonic_s() - began_s) * 1000
-        engine: Engine = client.load_engine(folder, settings=asked, clock=clock)
+        self._engine = client.load_engine(
+            self._folder,
+            settings=self._asked,
+            clock=self._clock,
+            inproc=is_thread,
+            patience=Patience(hang_s=self._settings.engine_hang_s, standby=self._settings.standby),
+            nursery=None if is_thread else self._nursery,
+        )
+        engine: Engine = self._engine
         return engine
 
-    return load
+    def pid(self) -> int | None:
+        """Of the engine process, while there is one."""
+        pid: int | None = None if self._engine is None else self._engine.pid
+        return pid
 
 
 def _check_aliases(settings: Settings, model_id: str) -> None:
@@ -384,6 +472,15 @@ def _check_aliases(settings: Settings, model_id: str) -> None:
             raise SettingsInvalid(
                 f"aliases: {alias} stands for {target}, which is not served; served is {model_id}"
             )
+
+
+def _window_limits(settings: Settings) -> WindowLimits:
+    return WindowLimits(
+        max_windows=settings.max_windows,
+        max_windows_per_tenant=settings.max_windows_per_key,
+        ttl_s=settings.window_ttl_s,
+        thread_ttl_s=settings.thread_window_ttl_s,
+    )
 
 
 def _policy(settings: Settings, own_ports: frozenset[int]) -> SourcePolicy:
@@ -413,10 +510,13 @@ def _api_settings(settings: Settings) -> ApiSettings:
         is_regional=bool(settings.regions),
         max_body_bytes=settings.max_body_mb << 20,
         default_max_tokens=settings.default_max_tokens,
+        metrics_public=settings.metrics_public,
     )
 
 
-def _lifespan(models: ModelHost, streams: Streams, pools: Sequence[Workers]) -> Lifespan:
+def _lifespan(
+    models: ModelHost, streams: Streams, windows: Windows, pools: Sequence[Workers]
+) -> Lifespan:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         models.start()
@@ -424,6 +524,7 @@ def _lifespan(models: ModelHost, streams: Streams, pools: Sequence[Workers]) -> 
         try:
             yield
         finally:
+            await windows.close()
             await streams.close()
             await pools[0].run(models.close)  # joins threads
             for pool in pools:

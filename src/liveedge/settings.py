@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,11 +33,30 @@ Origin: TypeAlias = Literal["flag", "environment", "file", "default"]
 
 PREFIX = "LIVEEDGE_"
 CONFIG_VARIABLE = "LIVEEDGE_CONFIG"
-# Read by the client side of the command line and by the Makefile; a server on the same machine must
-# not trip over them.
-CLIENT_VARIABLES = frozenset({"LIVEEDGE_URL", "LIVEEDGE_VENV"})
+# Read by the client side of the command line, the Makefile and `native/library.py`; a server on the
+# same machine must not trip over them.
+CLIENT_VARIABLES = frozenset({"LIVEEDGE_URL", "LIVEEDGE_VENV", "LIVEEDGE_NATIVE"})
 MASK = "********"
 SHIPPED_MODEL = "liveedge/workcell-tiny"
+_MEMORY = re.compile(r"(\d+(?:\.\d+)?) ?(%|[kmgt]i?b?|b|)", re.IGNORECASE)
+_UNITS = {"": 0, "b": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def memory_bytes(text: str, *, machine_bytes: int) -> int:
+    """`4GiB`, `1500 MB`, `50%` (of the machine's) as bytes. Raises ValueError."""
+    match = _MEMORY.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not an amount of memory such as 4GiB, 1500MB or 50%")
+    number, unit = float(match[1]), match[2].lower()
+    if unit == "%":
+        if not 0 < number <= 100:
+            raise ValueError(f"{text!r} is not a share of the machine's memory: 1% to 100%")
+        return int(machine_bytes * number / 100)
+    base = 1000 if unit.endswith("b") and "i" not in unit else 1024
+    n_bytes = int(number * base ** _UNITS[unit[:1]])
+    if n_bytes < 1:
+        raise ValueError(f"{text!r} is no memory")
+    return n_bytes
 
 
 def _as_tuple(value: object) -> object:
@@ -44,9 +64,21 @@ def _as_tuple(value: object) -> object:
     return (value,) if isinstance(value, str) else value
 
 
+def _as_memory(value: object) -> object:
+    """Kept as written; the machine is asked only where it runs. A bare number is bytes."""
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if isinstance(text, str):
+        memory_bytes(text, machine_bytes=1 << 40)
+    return text
+
+
 Many: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
 Secrets: TypeAlias = Annotated[tuple[SecretStr, ...], BeforeValidator(_as_tuple)]
 Count: TypeAlias = Annotated[int, Field(ge=1)]
+NoneOrMore: TypeAlias = Annotated[int, Field(ge=0)]
+Share: TypeAlias = Annotated[float, Field(ge=0.0, le=1.0)]
+Seconds: TypeAlias = Annotated[float, Field(gt=0.0)]
+MemorySize: TypeAlias = Annotated[str, BeforeValidator(_as_memory)]
 
 
 class Settings(BaseModel):
@@ -65,6 +97,8 @@ class Settings(BaseModel):
     regions: Many = Field(
         (), description="all regions; if set, a request for another one is refused"
     )
+    # A monitoring system without a key inside a private network is usual; outside it is a leak.
+    metrics_public: bool = Field(False, description="answer GET /metrics without a key")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="least severe lines of the log that are written"
     )
@@ -79,21 +113,70 @@ class Settings(BaseModel):
         default_factory=dict, description="other ids for the model, as {alias: model id}"
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where the model runs")
-    slots: Count = Field(8, description="sequences that run at once")
+    # A thread is easier to debug and starts with less memory; its crash takes the cameras along.
+    engine: Literal["process", "inproc"] = Field(
+        "process", description="the model in a process of its own, or in a thread of the server"
+    )
+    # A standby costs the memory of an idle interpreter with torch; without it a restart takes as
+    # long as a start.
+    standby: bool = Field(
+        True, description="keep a second engine process waiting, so that a restart takes a second"
+    )
+    # A step of a large model on a slow CPU takes seconds; a GPU that is silent so long is dead.
+    engine_hang_s: Seconds = Field(
+        30.0, description="an engine process that gives no sign of life for so long is replaced"
+    )
+
+    # Only the owner of the machine knows what else runs on it.
+    memory: MemorySize | None = Field(
+        None,
+        description="memory of everything together, as 4GiB or 50%; what does not fit is refused at"
+        " the start. Default: 90% of what the machine or its container has",
+    )
+    # Few cameras and many people, or many cameras and one program: sessions and windows share memory.
+    max_sessions: Count = Field(8, description="answers that are written at once")
+    max_windows: NoneOrMore = Field(
+        4, description="warm windows at once; each takes the memory of a session; 0: none"
+    )
     max_model_len: Count | None = Field(
-        None, description="tokens per sequence; default: the model's"
+        None, description="tokens per session; default: the model's, at most 4096"
+    )
+    # How long a camera's window is worth its share of the device depends on who asks how often.
+    window_ttl_s: Seconds = Field(
+        30.0, description="how long a window stays warm after the last question about it"
+    )
+    thread_window_ttl_s: Seconds = Field(
+        120.0, description="the same, where the questions carry one thread_id"
+    )
+    # With several keys one could otherwise keep all windows; only their owner knows who matters.
+    max_windows_per_key: Count | None = Field(
+        None, description="warm windows of one key; default: as many as there are"
+    )
+    # Pixels of a frame and frames per second are the cameras'; 480p takes 1.2 MB a frame.
+    shared_frames_mb: Count = Field(
+        128, description="memory for frames on their way to the engine process"
     )
     encoder_cache_mb: Count = Field(256, description="memory for encoded frames")
     prefill_chunk: Count = Field(512, description="prompt tokens computed between two decode steps")
-    queue: Count = Field(64, description="requests that may wait for a slot")
+    queue: Count = Field(64, description="requests that may wait for a session")
     threads: Count | None = Field(None, description="threads of the model; default: one per core")
+    # Proof costs a second computation of what it proves.
+    verify_warm: Share = Field(
+        0.0,
+        description="share of warm answers that are computed again cold and compared; given without"
+        " a value: 0.05",
+    )
 
     default_max_tokens: Count = Field(512, description="length of an answer when none is asked for")
     timeout_ms: Count = Field(30_000, description="deadline of a question that names none")
     max_requests: Count = Field(128, description="questions in progress at once")
     max_body_mb: Count = Field(64, description="size of a request body")
-    max_uploads_mb: Count = Field(512, description="request bodies held at once")
-    max_decoded_mb: Count = Field(1024, description="decoded uploads held at once")
+    max_uploads_mb: Count | None = Field(
+        None, description="request bodies held at once; default: by the memory, at most 512"
+    )
+    max_decoded_mb: Count | None = Field(
+        None, description="decoded uploads held at once; default: by the memory, at most 1024"
+    )
 
     max_streams: Count = Field(64, description="active streams at once")
     max_streams_per_key: Count = Field(16, description="active streams of one key")
@@ -106,8 +189,10 @@ class Settings(BaseModel):
     history_mb: Count = Field(
         512, description="memory reserved per stream for its older frames, compressed"
     )
-    streams_mb: Count = Field(
-        4096, description="memory reserved for the frames of all streams together"
+    streams_mb: Count | None = Field(
+        None,
+        description="memory reserved for the frames of all streams together; default: what the"
+        " memory has room for, at most 4096",
     )
     allow_local_sources: bool = Field(False, description="allow sources of type file")
     allow_private_sources: bool = Field(True, description="allow cameras in private networks")
@@ -243,4 +328,4 @@ def _validated(values: Mapping[str, Any], origins: Mapping[str, Origin]) -> Sett
 def _explained(loc: Sequence[int | str], msg: str, origins: Mapping[str, Origin]) -> str:
     if not loc:
         return msg.removeprefix("Value error, ")
-    return f"{loc[0]} (from {origins[str(loc[0])]}): {msg}"
+    return f"{loc[0]} (from {origins[str(loc[0])]}): {msg.removeprefix('Value error, ')}"

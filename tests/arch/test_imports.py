@@ -15,7 +15,18 @@ SOURCE = ROOT / "src" / "liveedge"
 LINTER = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
 
 # Importable without torch, also indirectly: decisions, and everything of the HTTP process.
-TORCH_FREE_EDGE = ("api", "cli", "client", "demo", "media", "service", "settings")
+TORCH_FREE_EDGE = (
+    "api",
+    "cli",
+    "client",
+    "demo",
+    "engine.client",
+    "engine.process",
+    "media",
+    "server",
+    "service",
+    "settings",
+)
 
 
 def modules(name: str) -> list[str]:

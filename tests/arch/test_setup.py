@@ -10,6 +10,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+from tests.compiler import needs_compiler
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -75,6 +77,38 @@ def test_the_environment_can_be_named(tmp_path: Path):
 
 def test_the_environment_lies_outside_the_checkout():
     assert not Path(environment_path(ROOT)).is_relative_to(ROOT)
+
+
+def set_up(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`setup` where everything but the kernels is there already."""
+    program = ROOT / "tools" / "environment.py"
+    (folder / "venv" / "bin").mkdir(parents=True)
+    (folder / "venv" / "bin" / "python").symlink_to(sys.executable)
+    done = "import environment as e; e.folder().joinpath(e.DONE).write_text(e.fingerprint())"
+    own = {"LIVEEDGE_VENV": str(folder / "venv"), "XDG_CACHE_HOME": str(folder / "cache")}
+    variables = {**os.environ, **own, "PYTHONPATH": str(program.parent), **environment}
+    subprocess.run([sys.executable, "-c", done], env=variables, check=True)
+    return subprocess.run(
+        [sys.executable, str(program), "setup"],
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@needs_compiler
+def test_setup_compiles_the_kernels_into_the_cache(tmp_path: Path):
+    done = set_up(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "cache/liveedge/native").glob("*.so"))) == 1
+
+
+def test_setup_without_a_compiler_says_so_and_succeeds(tmp_path: Path):
+    done = set_up(tmp_path, CC="no-such-compiler")
+    assert done.returncode == 0, done.stderr
+    assert "native kernels not built, torch will do their work" in done.stderr
+    assert "no-such-compiler" in done.stderr
 
 
 def test_every_requirement_is_pinned():

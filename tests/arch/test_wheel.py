@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from liveedge.core.version import VERSION
+from liveedge.native.build import SHIPPED
+from tests.compiler import needs_compiler
 
 ROOT = Path(__file__).resolve().parents[2]
 ASSETS = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
@@ -23,21 +25,53 @@ def run(*command: str, **options) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("dist")
+def build_wheel(folder: Path, **environment: str) -> Path:
     build = ("-m", "build", "--no-isolation", "--wheel", "--outdir", str(folder), str(ROOT))
-    run(sys.executable, *build)
+    run(sys.executable, *build, env={**os.environ, **environment})
     (built,) = folder.glob("*.whl")
     return built
 
 
-@pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory) -> Path:
-    target = tmp_path_factory.mktemp("site")
+def install(wheel: Path, target: Path) -> Path:
     pip = ("-m", "pip", "install", "--no-deps", "--no-index", "--target", str(target), str(wheel))
     run(sys.executable, *pip)
     return target
+
+
+def loaded_library(installed: Path, folder: Path) -> str:
+    """Path of the kernels that this installation finds on a machine with an empty cache."""
+    code = "from liveedge.native.library import load; print(getattr(load(), '_name', None))"
+    environment = {**os.environ, "PYTHONPATH": str(installed), "XDG_CACHE_HOME": str(folder)}
+    return run(sys.executable, "-c", code, cwd=folder, env=environment).strip()
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    return build_wheel(tmp_path_factory.mktemp("dist"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory) -> Path:
+    return install(wheel, tmp_path_factory.mktemp("site"))
+
+
+@needs_compiler
+def test_a_wheel_made_with_a_compiler_has_the_kernels_inside(
+    wheel: Path, installed: Path, tmp_path: Path
+):
+    assert "-py3-none-" in wheel.name
+    assert "-any" not in wheel.name
+    assert Path(loaded_library(installed, tmp_path)) == installed / "liveedge/native" / SHIPPED
+
+
+def test_a_wheel_made_without_a_compiler_is_for_every_machine(tmp_path: Path):
+    for name in ("dist", "site", "empty"):
+        (tmp_path / name).mkdir()
+    wheel = build_wheel(tmp_path / "dist", CC="no-such-compiler")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    installed = install(wheel, tmp_path / "site")
+    assert loaded_library(installed, tmp_path / "empty") == "None"
+    assert (installed / "liveedge/native/patchify.c").exists()  # to be compiled later
 
 
 def test_the_wheel_is_small_enough_to_download(wheel: Path):

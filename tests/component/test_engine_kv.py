@@ -57,6 +57,23 @@ def test_pieces_of_any_size_equal_the_whole(cuts: tuple[int, ...]) -> None:
         start = stop
 
 
+def test_packed_pieces_equal_each_sequence_alone() -> None:
+    kv = memory()
+    wholes = [Whole(seed) for seed in range(3)]
+    starts, counts, slots = (0, 5, 8), (8, 1, 6), (4, 0, 2)
+    for slot, whole, start in zip(slots, wholes, starts, strict=True):
+        fill(kv, slot, whole, start)
+    attend = kv.pieces(list(zip(slots, starts, counts, strict=True)))
+    new = [w.piece(start, start + n) for w, start, n in zip(wholes, starts, counts, strict=True)]
+    q, k, v = (torch.cat(parts, 2) for parts in zip(*new, strict=True))
+    expected = [
+        w.expected[:, :, start : start + n]
+        for w, start, n in zip(wholes, starts, counts, strict=True)
+    ]
+    for layer in range(2):
+        torch.testing.assert_close(attend(layer, q, k, v), torch.cat(expected, 2))
+
+
 @pytest.mark.parametrize("kind", [RowTokens, PaddedTokens])
 @pytest.mark.parametrize("slots", [(2,), (0, 1, 2), (1, 3), (0, 2, 3, 4)])
 def test_tokens_of_many_slots_equal_each_sequence_alone(

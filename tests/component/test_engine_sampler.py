@@ -117,6 +117,26 @@ def test_a_row_without_usable_scores_fails_alone(bad: float) -> None:
     assert token(found[1]).token == 0
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_greedy_row_without_usable_scores_fails_alone(bad: float) -> None:
+    spoilt = LOGITS.clone()
+    spoilt[2] = bad
+    rows = torch.stack((spoilt, LOGITS, spoilt))
+    found = sample(rows, [chooser(), chooser(), chooser(temperature=1.0)])
+    assert isinstance(found[0], InternalError)
+    assert token(found[1]).token == 0
+    assert isinstance(found[2], InternalError)
+
+
+def test_known_best_tokens_serve_greedy_rows_and_no_others() -> None:
+    rows = torch.stack((LOGITS, LOGITS, LOGITS.flip(0)))
+    bound = chooser(logprobs=True)
+    found = sample(rows, [chooser(), chooser(), bound], best=[3, -1, 1])
+    assert token(found[0]).token == 3
+    assert isinstance(found[1], InternalError)
+    assert token(found[2]).token == 4  # looked for itself
+
+
 SCHEMA = {
     "type": "object",
     "properties": {

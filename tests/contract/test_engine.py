@@ -18,13 +18,21 @@ from liveedge.core.errors import (
     ContextLengthExceeded,
     DeadlineExceeded,
     FrameEvicted,
+    FrameStale,
     InternalError,
     LiveEdgeError,
     ModelUnavailable,
     QueueFull,
+    WindowLimitReached,
 )
 from liveedge.engine.client import load_engine
-from liveedge.engine.interface import Engine, EngineSettings, EngineStats
+from liveedge.engine.interface import (
+    Engine,
+    EngineSettings,
+    EngineStats,
+    Warmed,
+    WindowPrefix,
+)
 from liveedge.engine.request import (
     Delta,
     Event,
@@ -42,14 +50,18 @@ from liveedge.testing.engine import FAKE_MODEL, FakeEngine
 from tests.checkpoints import make_checkpoint
 from tests.engines import ENDLESS
 
-N_SLOTS, CAPACITY = 2, 3
+N_SLOTS, N_WINDOWS, CAPACITY = 2, 2, 3
 CLOCK = SystemClock()
 WORDS = " ".join(f"word{n}" for n in range(300))
 
 
 def real(folder: Path) -> Engine:
     settings = EngineSettings(
-        device="cpu", n_slots=N_SLOTS, queue_capacity=CAPACITY, max_model_len=512
+        device="cpu",
+        n_slots=N_SLOTS,
+        n_windows=N_WINDOWS,
+        queue_capacity=CAPACITY,
+        max_model_len=512,
     )
     return load_engine(folder, settings=replace(settings, encoder_cache_bytes=1 << 20), clock=CLOCK)
 
@@ -59,6 +71,7 @@ def fake(folder: Path) -> Engine:
         clock=CLOCK,
         answer=WORDS,
         n_slots=N_SLOTS,
+        n_windows=N_WINDOWS,
         queue_capacity=CAPACITY,
         model=replace(FAKE_MODEL, max_model_len=512),
     )
@@ -306,3 +319,195 @@ async def test_closing_ends_requests_and_refuses_new_ones(engine: Engine) -> Non
     assert engine.status() == "closed"
     with pytest.raises(ModelUnavailable):
         await listen(engine, ask("after"))
+
+
+# ── warm windows ──
+
+
+def clip(camera: Camera, *keys: str) -> VideoPart:
+    return VideoPart(frames=tuple(camera.frame(key, 0.5 * i) for i, key in enumerate(keys)))
+
+
+def prefix_of(engine: Engine, request_id: str, *parts: ImagePart | VideoPart) -> WindowPrefix:
+    """The window `w` of questions that begin with these parts."""
+    message = Message(role="user", content=parts)
+    request = GenerateRequest(request_id=request_id, messages=(message,), priority="batch")
+    return WindowPrefix(window_id="w", prepared=engine.prepare_window(request))
+
+
+async def test_a_window_is_what_all_its_questions_begin_with(engine: Engine) -> None:
+    camera = Camera()
+    window = prefix_of(engine, "w1", clip(camera, "a", "b", "c", "d")).prepared
+    for text in ("What is it?", "And now, how many of them are there?"):
+        question = engine.prepare(ask("q", clip(camera, "a", "b", "c", "d"), text=text))
+        assert (question.ids[: window.n_tokens] == window.ids).all()
+        assert (question.identity[: window.n_tokens] == window.identity).all()
+        assert (question.positions[:, : window.n_tokens] == window.positions).all()
+        assert window.n_tokens == question.groups[-1].stop < question.n_tokens
+    assert camera.n_loads == 0
+
+
+async def test_there_is_no_window_without_media(engine: Engine) -> None:
+    request = GenerateRequest(
+        request_id="w", messages=(Message(role="user", content=(TextPart("Hello"),)),)
+    )
+    with pytest.raises(ValueError, match="window"):
+        engine.prepare_window(request)
+
+
+async def test_questions_about_a_warm_window_pay_for_their_own_tokens(engine: Engine) -> None:
+    await engine.ready()
+    camera = Camera()
+    window = prefix_of(engine, "w1", clip(camera, "a", "b", "c", "d"))
+    warmed = await engine.warm(window)
+    assert (warmed.superseded, warmed.n_encoded, camera.n_loads) == (False, 2, 4)
+    assert warmed.n_tokens == warmed.n_prefilled == window.prepared.n_tokens
+    assert warmed.busy_s >= 0
+    for n in range(3):
+        request = ask(f"q{n}", clip(camera, "a", "b", "c", "d"), text=f"Question {n}?")
+        usage = finish(await listen(engine, request)).usage
+        assert usage.cached_tokens >= window.prepared.n_tokens
+        assert all(media.warm for media in usage.media)
+    assert camera.n_loads == 4
+    assert engine.stats().windows == 1
+
+
+async def test_questions_at_once_share_one_window(engine: Engine) -> None:
+    await engine.ready()
+    camera = Camera()
+    window = prefix_of(engine, "w1", clip(camera, "a", "b"))
+    await engine.warm(window)
+    texts = [f"Question {n}?" for n in range(CAPACITY)]
+    questions = [ask(text, clip(camera, "a", "b"), text=text) for text in texts]
+    answers = await asyncio.gather(*(listen(engine, question) for question in questions))
+    for events in answers:
+        assert finish(events).usage.cached_tokens >= window.prepared.n_tokens
+    assert camera.n_loads == 2
+
+
+async def test_a_window_that_slides_encodes_only_what_is_new(engine: Engine) -> None:
+    await engine.ready()
+    camera = Camera()
+    await engine.warm(prefix_of(engine, "w1", clip(camera, "a", "b", "c", "d")))
+    warmed = await engine.warm(prefix_of(engine, "w2", clip(camera, "c", "d", "e", "f")))
+    assert (warmed.n_encoded, camera.n_loads) == (1, 6)
+    usage = finish(await listen(engine, ask("q", clip(camera, "c", "d", "e", "f")))).usage
+    assert usage.cached_tokens >= warmed.n_tokens
+    stats = engine.stats()
+    assert (stats.windows, stats.warm_updates, stats.warm_encoded) == (1, 2, 3)
+
+
+async def test_the_newest_prefix_of_a_window_wins(engine: Engine) -> None:
+    await engine.ready()
+    slow, camera = Camera(), Camera()
+    slow.open.clear()
+    first = asyncio.ensure_future(engine.warm(prefix_of(engine, "w1", clip(slow, "a", "b"))))
+    await until_asked(slow)
+    second = asyncio.ensure_future(engine.warm(prefix_of(engine, "w2", clip(camera, "c", "d"))))
+    assert (await first).superseded
+    slow.open.set()
+    assert not (await second).superseded
+    usage = finish(await listen(engine, ask("q", clip(camera, "c", "d")))).usage
+    assert usage.cached_tokens >= usage.image_tokens
+    await until_idle(engine)
+    assert engine.stats().warm_superseded == 1
+
+
+async def test_the_prefix_before_serves_until_the_new_one_is_complete(engine: Engine) -> None:
+    await engine.ready()
+    slow, camera = Camera(), Camera()
+    before = prefix_of(engine, "w1", clip(camera, "a", "b"))
+    await engine.warm(before)
+    slow.open.clear()
+    update = asyncio.ensure_future(engine.warm(prefix_of(engine, "w2", clip(slow, "c", "d"))))
+    await until_asked(slow)
+    usage = finish(await listen(engine, ask("q", clip(camera, "a", "b")))).usage
+    assert usage.cached_tokens >= before.prepared.n_tokens
+    slow.open.set()
+    assert not (await update).superseded
+
+
+async def test_a_frame_that_cannot_be_had_fails_the_update_with_its_reason(engine: Engine) -> None:
+    await engine.ready()
+    camera = Camera()
+    camera.error = FrameEvicted("frame 7 is gone")
+    with pytest.raises(FrameEvicted, match="frame 7"):
+        await engine.warm(prefix_of(engine, "w1", clip(camera, "a", "b")))
+    camera.error = None
+    assert not (await engine.warm(prefix_of(engine, "w2", clip(camera, "a", "b")))).superseded
+    await until_idle(engine)
+
+
+async def test_an_update_that_is_cancelled_leaves_nothing(engine: Engine) -> None:
+    await engine.ready()
+    slow, camera = Camera(), Camera()
+    slow.open.clear()
+    update = asyncio.ensure_future(engine.warm(prefix_of(engine, "w1", clip(slow, "a", "b"))))
+    await until_asked(slow)
+    update.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await update
+    slow.open.set()
+    await until_idle(engine)
+    assert not (await engine.warm(prefix_of(engine, "w2", clip(camera, "a", "b")))).superseded
+
+
+async def test_a_dropped_window_gives_its_place_to_another(engine: Engine) -> None:
+    await engine.ready()
+    camera = Camera()
+    one = prefix_of(engine, "w1", clip(camera, "a", "b"))
+    two = prefix_of(engine, "w2", clip(camera, "a", "b"))
+    three = prefix_of(engine, "w3", clip(camera, "a", "b"))
+    await engine.warm(replace(one, window_id="one"))
+    await engine.warm(replace(two, window_id="two"))
+    with pytest.raises(WindowLimitReached):
+        await engine.warm(replace(three, window_id="three"))
+    engine.drop_window("never heard of")
+    engine.drop_window("one")
+    four = prefix_of(engine, "w4", clip(camera, "a", "b"))
+    assert not (await engine.warm(replace(four, window_id="three"))).superseded
+    assert engine.stats().windows == 2
+    for window_id in ("two", "three"):
+        engine.drop_window(window_id)
+    await until(lambda: engine.stats().windows == 0)
+
+
+async def test_dropping_a_window_ends_its_update(engine: Engine) -> None:
+    await engine.ready()
+    slow = Camera()
+    slow.open.clear()
+    update = asyncio.ensure_future(engine.warm(prefix_of(engine, "w1", clip(slow, "a", "b"))))
+    await until_asked(slow)
+    engine.drop_window("w")
+    assert (await update).superseded
+    slow.open.set()
+    await until_idle(engine)
+    await until(lambda: engine.stats().windows == 0)
+
+
+async def test_closing_the_engine_fails_an_update(engine: Engine) -> None:
+    await engine.ready()
+    assert engine.n_starts == 1
+    slow = Camera()
+    slow.open.clear()
+    update = asyncio.ensure_future(engine.warm(prefix_of(engine, "w1", clip(slow, "a", "b"))))
+    await until_asked(slow)
+    closing = asyncio.ensure_future(asyncio.to_thread(engine.close))
+    slow.open.set()
+    await closing
+    outcome = (await asyncio.gather(update, return_exceptions=True))[0]
+    assert isinstance(outcome, ModelUnavailable | Warmed)
+    with pytest.raises(ModelUnavailable):
+        await engine.warm(prefix_of(engine, "w2", clip(slow, "a", "b")))
+
+
+async def test_evidence_that_is_too_old_gives_no_first_token(engine: Engine) -> None:
+    await engine.ready()
+    late = replace(ask("late"), fresh_until_s=CLOCK.monotonic_s() - 0.001)
+    events = await listen(engine, late)
+    assert isinstance(failure(events), FrameStale)
+    assert len(events) == 1
+    early = replace(ask("early"), fresh_until_s=CLOCK.monotonic_s() + 60)
+    finish(await listen(engine, early))
+    await until_idle(engine)
+    assert engine.stats().stale == 1

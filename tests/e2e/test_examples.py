@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ from liveedge.sim.render import Renderer
 from liveedge.sim.scene import Workcell
 from liveedge.testing.engine import FakeEngine
 
+PROGRAMS = ("ask", "openai_client", "push_frames", "warm_window")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 pytestmark = pytest.mark.timeout(240)
@@ -43,17 +45,22 @@ def attempt(program: str, *arguments: str, **environment: str) -> tuple[int, str
 
 
 def run(program: str, *arguments: str) -> str:
+    return told(program, *arguments)[0]
+
+
+def told(program: str, *arguments: str) -> tuple[str, str]:
+    """What it prints, and what it says beside."""
     command = [sys.executable, str(EXAMPLES / f"{program}.py"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    return done.stdout.strip(), done.stderr
 
 
 def test_every_example_is_run_here():
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {"ask", "openai_client", "push_frames"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(PROGRAMS)
 
 
-@pytest.mark.parametrize("program", ["ask", "openai_client", "push_frames"])
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_without_arguments_an_example_tells_how_it_is_used(program: str):
     status, said = attempt(program)
     assert status == 1
@@ -72,6 +79,7 @@ def test_the_key_is_sent_and_what_the_server_says_is_shown(tmp_path: Path):
             "ask": ["none", "What?"],
             "openai_client": [],
             "push_frames": [str(tmp_path), "What?"],
+            "warm_window": ["none", "What?"],
         }.items():
             _, said = attempt(program, server.url, *arguments, LIVEEDGE_API_KEY="sk-wrong")
             assert said.startswith("401"), said
@@ -90,6 +98,21 @@ def test_ask_prints_the_answer(url: str):
         while client.stream(stream_id)["retained_frame_count"] == 0:
             SystemClock().wait(threading.Event(), 0.05)  # the camera is open; its first frame comes
         assert run("ask", url, stream_id, "Is the lamp on or off?") in ("on", "off")
+
+
+def test_questions_about_a_warm_window_reuse_its_tokens(url: str):
+    with Client(url, clock=SystemClock()) as client:
+        stream_id = client.create_stream({"type": "sim"})["id"]
+        while client.stream(stream_id)["stream_time_ms"] < 5000:
+            SystemClock().wait(threading.Event(), 0.1)
+        answers, beside = told("warm_window", url, stream_id, *["Is the lamp on or off?"] * 3)
+        assert [line in ("on", "off") for line in answers.split("\n")] == [True] * 3
+        reused = [int(number) for number in re.findall(r"(\d+) tokens were reused", beside)]
+        computed = [int(number) for number in re.findall(r"(\d+) computed", beside)]
+        assert len(reused) == len(computed) == beside.count("ms old;") == 3
+        # A question in the moment after a tick may be ahead of its window; three in a row are not.
+        assert any(old > 10 * new > 0 for old, new in zip(reused, computed, strict=True))
+        assert client.stream(stream_id)["windows"] == []
 
 
 def test_the_openai_client_sees_a_clip(url: str):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,12 +33,16 @@ def test_every_setting_is_shown_with_its_default_and_its_origin(capsys):
 
 def test_flags_win_over_the_environment_and_the_environment_over_the_file(capsys, tmp_path: Path):
     config = tmp_path / "liveedge.yaml"
-    config.write_text("port: 1\nslots: 1\nqueue: 1\n")
+    config.write_text("port: 1\nmax-sessions: 1\nqueue: 1\n")
     values, origins = shown(
-        capsys, "--config", str(config), "--port", "3", LIVEEDGE_PORT="2", LIVEEDGE_SLOTS="2"
+        capsys, "--config", str(config), "--port", "3", LIVEEDGE_PORT="2", LIVEEDGE_MAX_SESSIONS="2"
     )
-    assert (values["port"], values["slots"], values["queue"]) == (3, 2, 1)
-    assert (origins["port"], origins["slots"], origins["queue"]) == ("flag", "environment", "file")
+    assert (values["port"], values["max_sessions"], values["queue"]) == (3, 2, 1)
+    assert (origins["port"], origins["max_sessions"], origins["queue"]) == (
+        "flag",
+        "environment",
+        "file",
+    )
 
 
 def test_secrets_are_masked(capsys):
@@ -55,6 +62,27 @@ def test_lists_mappings_and_switches_have_flags(capsys):
     assert values["aliases"] == {"gpt-4o": "liveedge/a"}
     assert values["cors_origins"] == ["https://a.example"]
     assert values["insecure"] is True
+
+
+def test_a_flag_of_a_share_has_a_meaning_of_its_own(capsys):
+    assert shown(capsys, "--verify-warm")[0]["verify_warm"] == 0.05
+    assert shown(capsys, "--verify-warm", "0.5")[0]["verify_warm"] == 0.5
+    assert shown(capsys)[0]["verify_warm"] == 0.0
+
+
+def test_the_memory_of_a_server_is_shown_without_starting_it(capsys):
+    assert main(["config", "memory", "--max-sessions", "3", "--max-windows", "1"], {}) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("memory plan: ")
+    assert "5 of 4096 tokens: 3 sessions, 1 window, 1 spare" in text
+
+
+def test_memory_that_does_not_suffice_is_shown_and_told_with_what_would(capsys):
+    assert main(["config", "memory", "--memory", "700MiB"], {}) == 2
+    out, error = capsys.readouterr()
+    assert " of 700 MiB (--memory)" in out.splitlines()[0]
+    assert error.startswith("liveedge: the memory plan needs ")
+    assert error.count("\n") == 1
 
 
 def test_the_model_is_the_only_positional_argument_of_serve(capsys):
@@ -104,9 +132,9 @@ def test_without_a_command_the_help_is_shown(command: tuple[str, ...], capsys):
 
 
 def test_a_wrong_value_is_one_line_that_names_the_setting_and_status_2(capsys):
-    assert main(["config", "show", "--slots", "none"], {}) == 2
+    assert main(["config", "show", "--max-sessions", "none"], {}) == 2
     error = capsys.readouterr().err
-    assert "slots (from flag)" in error
+    assert "max_sessions (from flag)" in error
     assert error.count("\n") == 1
 
 
@@ -139,6 +167,15 @@ def test_ask_refuses_what_is_no_time(text: str, capsys):
 def test_ask_says_where_it_got_no_answer(capsys):
     assert main(["ask", "--stream", "x", "--url", "http://127.0.0.1:1", "What?"], {}) == 1
     assert "no answer from http://127.0.0.1:1" in capsys.readouterr().err
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    command = [sys.executable, "-m", "liveedge", "config", "show"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as pipe:
+        done = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (1, b"")
 
 
 def test_version_is_printed(capsys):

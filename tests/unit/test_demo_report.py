@@ -24,7 +24,7 @@ from liveedge.demo.report import (
 from liveedge.demo.script import SCRIPT, media_part
 from liveedge.sim.questions import KINDS
 
-MODEL_STAGES = ("import of torch", "tokenizer", "weights", "memory")
+MODEL_STAGES = ("tokenizer", "imports", "vocabulary", "weights", "memory")
 RIGHT = Result(
     question="Is the lamp on or off?",
     kind="lamp",
@@ -93,12 +93,13 @@ def test_people_read_answer_truth_verdict_and_stages(capsys):
 
 def test_a_start_says_what_each_stage_includes_and_what_the_model_spent_its_time_on(capsys):
     TextReport(colours=False).started(
-        {"server": 1500.0, "model": 4000.0}, {"import of torch": 3000.0, "weights": 900.0}
+        {"server": 1500.0, "model": 4000.0}, {"imports": 3000.0, "weights": 900.0}
     )
     text = capsys.readouterr().out
     assert "start to first answer 5.50 s" in text
     assert "server         1.50 s  Python, its imports" in text
-    assert "model          4.00 s  import of torch 3.00, weights 0.90" in text
+    assert "model          4.00 s  until the model is ready" in text
+    assert " imports 3.00, weights 0.90\n" in text
     assert "e encode, f prefill, d decode" in text
 
 

@@ -21,12 +21,33 @@ class CacheMachine(RuleBasedStateMachine):
         self.cache = EncoderCache(n_rows=N_ROWS)
         self.holders: list[set[str]] = []
         self.ready: dict[str, list[int]] = {}
+        self.kept: dict[str, set[str]] = {}
+
+    @rule(window=st.sampled_from(["one", "two"]), keys=KEYS)
+    def keep(self, window: str, keys: set[str]) -> None:
+        self.cache.keep(window, keys)
+        self.kept[window] = keys
+
+    @rule(window=st.sampled_from(["one", "two"]))
+    def keep_no_more(self, window: str) -> None:
+        self.cache.keep_no_more(window)
+        self.kept.pop(window, None)
+
+    @rule(key=st.sampled_from(sorted(SIZES)))
+    def forget(self, key: str) -> None:
+        self.cache.forget(key)
+        held = set().union(*self.holders) if self.holders else set()
+        assert (key in self.cache) <= (key in held)
 
     @rule(keys=KEYS)
     def hold(self, keys: set[str]) -> None:
         before = {key for key in SIZES if key in self.cache}
         if self.cache.hold({key: SIZES[key] for key in keys}):
             self.holders.append(keys)
+            kept = set().union(*self.kept.values()) if self.kept else set()
+            held = set().union(*self.holders)
+            if (before - set(self.cache)) & kept:  # windows lose theirs after all others
+                assert set(self.cache) <= kept | held
         else:
             assert {key for key in SIZES if key in self.cache} == before
             held = set().union(*self.holders) if self.holders else set()

@@ -21,7 +21,7 @@ class Tokenizing(Exception):
 class NoBuilder:
     """Counting the tokens of megabytes takes seconds, so nobody may begin."""
 
-    def build(self, messages, media, tools):
+    def build(self, messages, media, tools, *, add_generation_prompt):
         raise Tokenizing
 
 

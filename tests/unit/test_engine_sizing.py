@@ -13,12 +13,12 @@ from liveedge.engine.sizing import ModelShape, plan_sizes
 SHAPE = ModelShape(
     n_layers=4, n_kv_heads=2, head_dim=64, feature_dim=256, max_position=8192, token_px=32
 )
-ASKED = EngineSettings(n_slots=3, max_model_len=1000, encoder_cache_bytes=1_000_000)
+ASKED = EngineSettings(n_slots=3, n_windows=2, max_model_len=1000, encoder_cache_bytes=1_000_000)
 
 
 def test_every_pool_has_the_size_that_its_settings_give() -> None:
     sizing = plan_sizes(ASKED, SHAPE, value_bytes=4)
-    assert sizing.kv_bytes == 2 * 4 * 2 * 64 * 4 * 1000 * 3
+    assert sizing.kv_bytes == 2 * 4 * 2 * 64 * 4 * 1000 * (3 + 2 + 1)
     assert sizing.feature_rows == 1_000_000 // 1024
     assert sizing.feature_bytes <= 1_000_000
     assert plan_sizes(ASKED, SHAPE, value_bytes=2).kv_bytes == sizing.kv_bytes // 2
@@ -52,6 +52,7 @@ def test_a_picture_may_fill_half_the_context_and_must_fit_every_pool(
         ({"max_model_len": 9000}, "max_model_len is 9000, the model takes 2 to 8192"),
         ({"max_model_len": 1}, "max_model_len is 1"),
         ({"n_slots": 0}, "n_slots is 0"),
+        ({"n_windows": -1}, "n_windows is -1, needs 0 or more"),
         ({"prefill_chunk": -1}, "prefill_chunk is -1"),
         ({"threads": 0}, "threads is 0"),
         ({"encoder_cache_bytes": 1000}, "encoder_cache_bytes"),

@@ -9,8 +9,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from liveedge.engine.slots import Copy, SlotTable
 
-N_SLOTS, MAX_LEN = 3, 10
+N_SLOTS, N_WINDOWS, MAX_LEN = 3, 2, 10
 PROMPT = st.lists(st.integers(0, 1), min_size=1, max_size=MAX_LEN)
+WINDOW = st.sampled_from(["one", "two", "three"])
 
 
 def ids(*values: int) -> np.ndarray:
@@ -22,18 +23,21 @@ class SlotMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.table = SlotTable(n_slots=N_SLOTS, max_len=MAX_LEN)
-        self.memory: list[list[int]] = [[] for _ in range(N_SLOTS)]
-        self.prompts: dict[int, list[int]] = {}
+        self.table = SlotTable(n_slots=N_SLOTS, n_windows=N_WINDOWS, max_len=MAX_LEN)
+        self.memory: list[list[int]] = [[] for _ in range(self.table.n_total)]
+        self.prompts: dict[int, list[int]] = {}  # of answers
+        self.background: list[int] | None = None  # what the spare is filled with
+        self.shown: dict[str, list[int]] = {}  # what each window was given
         self.n_owners = 0
 
     @precondition(lambda self: self.table.n_free > 0)
     @rule(prompt=PROMPT)
     def acquire(self, prompt: list[int]) -> None:
-        longest = max(self.shared(content, prompt) for content in self.memory)
+        longest = max(self.shared(content, prompt[:-1]) for content in self.memory)
         self.n_owners += 1
         slot, copy = self.table.acquire(f"request-{self.n_owners}", ids(*prompt))
         assert slot not in self.prompts
+        assert slot < N_SLOTS  # the slots behind are never an answer's
         self.prompts[slot] = prompt
         self.apply(slot, copy)
         assert len(self.table.content(slot)) == longest < len(prompt)
@@ -53,7 +57,7 @@ class SlotMachine(RuleBasedStateMachine):
     @staticmethod
     def shared(content: list[int], prompt: list[int]) -> int:
         n = 0
-        while n < min(len(content), len(prompt) - 1) and content[n] == prompt[n]:
+        while n < min(len(content), len(prompt)) and content[n] == prompt[n]:
             n += 1
         return n
 
@@ -62,6 +66,45 @@ class SlotMachine(RuleBasedStateMachine):
             assert copy.target == slot != copy.source
             self.memory[slot] = self.memory[copy.source][: copy.n_tokens]
         self.memory[slot] = self.memory[slot][: len(self.table.content(slot))]
+
+    @precondition(lambda self: self.background is None)
+    @rule(prompt=PROMPT)
+    def fill_spare(self, prompt: list[int]) -> None:
+        longest = max(self.shared(content, prompt) for content in self.memory)
+        copy = self.table.fill_spare("background", ids(*prompt))
+        self.background = prompt
+        self.apply(self.table.spare, copy)
+        assert len(self.table.content(self.table.spare)) == longest  # to its end, if it is there
+
+    @precondition(lambda self: self.background is not None)
+    @rule(window=WINDOW)
+    def complete(self, window: str) -> None:
+        assert self.background is not None
+        spare = self.table.spare
+        rest = self.background[len(self.memory[spare]) :]
+        if rest:
+            self.table.append(spare, ids(*rest))
+            self.memory[spare] += rest
+        if window not in self.shown and len(self.shown) == N_WINDOWS:
+            with pytest.raises(ValueError, match="2 windows are warm"):
+                self.table.adopt(window)
+            return
+        self.table.adopt(window)
+        self.shown[window] = self.background
+        self.background = None
+        assert self.table.windows[window] == spare != self.table.spare
+        assert self.table.covers(window, ids(*self.shown[window]))
+
+    @precondition(lambda self: self.background is not None)
+    @rule()
+    def give_up(self) -> None:
+        self.table.release(self.table.spare)
+        self.background = None
+
+    @rule(window=WINDOW)
+    def drop_window(self, window: str) -> None:
+        self.table.drop_window(window)
+        self.shown.pop(window, None)
 
     @precondition(lambda self: self.prompts)
     @rule(data=st.data(), tokens=st.lists(st.integers(0, 1), min_size=1, max_size=3))
@@ -83,12 +126,23 @@ class SlotMachine(RuleBasedStateMachine):
 
     @invariant()
     def contents_are_what_the_memory_holds(self) -> None:
-        assert [self.table.content(s).tolist() for s in range(N_SLOTS)] == self.memory
+        slots = range(self.table.n_total)
+        assert [self.table.content(slot).tolist() for slot in slots] == self.memory
 
     @invariant()
-    def owners_are_counted(self) -> None:
+    def windows_show_what_they_were_given(self) -> None:
+        assert set(self.table.windows) == set(self.shown)
+        for window, slot in self.table.windows.items():
+            assert self.memory[slot] == self.shown[window]
+
+    @invariant()
+    def no_slot_is_lost_or_has_two_roles(self) -> None:
+        behind = [*self.table.windows.values(), self.table.spare]
+        assert len(set(behind)) == len(behind)
+        assert all(N_SLOTS <= slot < self.table.n_total for slot in behind)
         assert self.table.n_used == len(self.prompts)
-        assert {s for s in range(N_SLOTS) if self.table.owner(s)} == set(self.prompts)
+        owned = {s for s in range(self.table.n_total) if self.table.owner(s)}
+        assert owned == {*self.prompts, *([self.table.spare] if self.background else [])}
 
 
 TestSlotMachine = SlotMachine.TestCase

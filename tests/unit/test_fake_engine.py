@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from liveedge.core.errors import DeadlineExceeded, LiveEdgeError, MediaInvalid, ModelUnavailable
+from liveedge.core.errors import (
+    DeadlineExceeded,
+    FrameStale,
+    LiveEdgeError,
+    MediaInvalid,
+    ModelUnavailable,
+)
+from liveedge.engine.interface import WindowPrefix
 from liveedge.engine.request import (
     Delta,
     Event,
@@ -137,3 +145,85 @@ async def test_a_model_that_is_loading_is_unavailable() -> None:
         await listen(engine, ask())
     with pytest.raises(LiveEdgeError):
         await engine.ready()
+
+
+def window(engine: FakeEngine, request_id: str = "w1") -> WindowPrefix:
+    request = GenerateRequest(
+        request_id=request_id, messages=(Message(role="user", content=(PICTURE,)),)
+    )
+    return WindowPrefix(window_id="w", prepared=engine.prepare_window(request))
+
+
+@pytest.mark.parametrize("phase", PHASES)
+async def test_a_crash_ends_a_request_in_every_phase(phase: Phase) -> None:
+    engine = FakeEngine(clock=FakeClock())
+    engine.hold(phase)
+    task = asyncio.ensure_future(listen(engine, ask()))
+    await settle()
+    engine.crash()
+    events = await task
+    assert isinstance(events[-1], Failed)
+    assert isinstance(events[-1].error, ModelUnavailable)
+    assert idle(engine)
+
+
+async def test_a_restart_is_waited_for_and_forgets_everything() -> None:
+    engine = FakeEngine(clock=FakeClock())
+    await listen(engine, ask())
+    await engine.warm(window(engine))
+    engine.crash()
+    with pytest.raises(ModelUnavailable):
+        await listen(engine, ask())
+    with pytest.raises(ModelUnavailable):
+        await engine.warm(window(engine))
+    ready = asyncio.ensure_future(engine.ready())
+    await settle()
+    assert not ready.done()
+    engine.restart()
+    await ready
+    assert (engine.n_starts, engine.stats().windows) == (2, 0)
+    end = (await listen(engine, ask()))[-1]
+    assert isinstance(end, Finished)
+    assert (end.usage.cached_tokens, end.usage.media[0].warm) == (0, False)
+
+
+async def test_an_update_that_is_held_ends_with_the_crash() -> None:
+    engine = FakeEngine(clock=FakeClock())
+    engine.hold("warm")
+    update = asyncio.ensure_future(engine.warm(window(engine)))
+    await settle()
+    assert not update.done()
+    engine.crash()
+    with pytest.raises(ModelUnavailable):
+        await update
+    assert engine.warmed == []
+
+
+async def test_an_update_takes_its_time_on_the_given_clock() -> None:
+    clock = FakeClock()
+    engine = FakeEngine(clock=clock)
+    engine.warm_s = 0.5
+    update = asyncio.ensure_future(engine.warm(window(engine)))
+    while clock.n_sleepers == 0:  # its picture is loaded on another thread
+        await settle()
+    assert not update.done()
+    await clock.advance(0.5)
+    warmed = await update
+    assert (warmed.busy_s, engine.stats().warm_busy_s) == (0.5, 0.5)
+    assert [prefix.window_id for prefix in engine.warmed] == ["w"]
+
+
+async def test_evidence_that_becomes_stale_in_a_phase_before_the_first_token_fails() -> None:
+    clock = FakeClock()
+    engine = FakeEngine(clock=clock)
+    for phase in PHASES[:-1]:
+        engine.hold(phase)
+        request = replace(ask(), fresh_until_s=clock.monotonic_s() + 1)
+        task = asyncio.ensure_future(listen(engine, request))
+        await settle()
+        clock.move(1.001)
+        engine.release(phase)
+        events = await task
+        assert isinstance(events[-1], Failed)
+        assert isinstance(events[-1].error, FrameStale)
+    assert engine.stats().stale == len(PHASES) - 1

@@ -17,15 +17,15 @@ def config(tmp_path):
 
 
 def test_flags_beat_environment_beats_file_beats_defaults(config):
-    path = config("port: 1\nslots: 2\nqueue: 3\n")
+    path = config("port: 1\nmax-sessions: 2\nqueue: 3\n")
     loaded = load(
         flags={"port": "11", "region": None},
-        environment={"LIVEEDGE_PORT": "12", "LIVEEDGE_SLOTS": "13", "HOME": "/"},
+        environment={"LIVEEDGE_PORT": "12", "LIVEEDGE_MAX_SESSIONS": "13", "HOME": "/"},
         config=path,
     )
     settings = loaded.settings
-    assert (settings.port, settings.slots, settings.queue) == (11, 13, 3)
-    origins = [loaded.origins[key] for key in ("port", "slots", "queue", "region")]
+    assert (settings.port, settings.max_sessions, settings.queue) == (11, 13, 3)
+    origins = [loaded.origins[key] for key in ("port", "max_sessions", "queue", "region")]
     assert origins == ["flag", "environment", "file", "default"]
 
 

@@ -22,9 +22,11 @@ from liveedge.api.docs import DocumentedApi
 from liveedge.api.encode import model_object
 from liveedge.api.errors import ErrorAnswer, answer, flat_body, invalid
 from liveedge.api.gate import Gate
+from liveedge.api.metrics import CONTENT_TYPE, MetricSources, metrics_text
 from liveedge.api.reply import error_reply, json_reply
 from liveedge.api.routing import HeadAsGet, NoSuchWebSocket, allowed_methods
 from liveedge.api.streams import StreamRoutes
+from liveedge.api.windows import WindowRoutes
 from liveedge.core.clock import Clock
 from liveedge.core.errors import LiveEdgeError
 from liveedge.core.version import VERSION
@@ -33,6 +35,7 @@ from liveedge.service.limits import Budget
 from liveedge.service.models import ModelHost
 from liveedge.service.pictures import Pictures
 from liveedge.service.streams import Streams
+from liveedge.service.windows import Windows
 
 PREFIXES = ("/v1beta", "/v1", "")  # public clients hard-code each of them
 
@@ -49,6 +52,7 @@ class ApiSettings:
     is_regional: bool = False
     max_body_bytes: int = 64 << 20
     default_max_tokens: int = 512
+    metrics_public: bool = False  # without a key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +62,10 @@ class Services:
     asker: Asker
     models: ModelHost
     streams: Streams
+    windows: Windows
     pictures: Pictures
     held_bytes: Budget  # of request bodies
+    metrics: MetricSources
 
 
 def create_app(
@@ -93,10 +99,19 @@ def create_app(
         gate=gate,
         bodies=bodies,
         streams=services.streams,
+        windows=services.windows,
         pictures=services.pictures,
         clock=clock,
     )
-    routers = (_chat_router(gate, chat), streams.router(), _facts(services))
+    metrics = _metrics_router(gate, services.metrics, is_public=settings.metrics_public)
+    windows = WindowRoutes(gate=gate, bodies=bodies, windows=services.windows)
+    routers = (
+        _chat_router(gate, chat),
+        streams.router(),
+        windows.router(),
+        _facts(services),
+        metrics,
+    )
     for prefix in PREFIXES:
         shown = prefix == PREFIXES[0]
         for router in routers:
@@ -154,6 +169,19 @@ def _facts(services: Services) -> APIRouter:
                 "docs": "/docs",
             }
         )
+
+    return router
+
+
+def _metrics_router(gate: Gate, sources: MetricSources, *, is_public: bool) -> APIRouter:
+    router = APIRouter(tags=["server"])
+
+    @router.get("/metrics")
+    async def metrics(request: Request) -> Response:
+        """Gauges and counters in the text format of Prometheus."""
+        if not is_public:
+            gate.keys.tenant(request.headers.get("authorization"))
+        return Response(metrics_text(sources), headers={"content-type": CONTENT_TYPE})
 
     return router
 

@@ -47,7 +47,9 @@ class Bodies:
                     raise _too_large(limit)
                 held.add(len(chunk))
                 chunks.append(chunk)
-            yield b"".join(chunks)
+            data = b"".join(chunks)
+            chunks.clear()  # not twice in memory for as long as the answer takes
+            yield data
 
 
 def parse(data: bytes, model: type[Model]) -> Model:

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from liveedge.api.schema import ChatBody, StreamBody
+from liveedge.api.schema import ChatBody, StreamBody, WindowBody
 
 PREFIX = "/v1beta"  # the others mean the same and are not listed again
 ERROR: Mapping[str, Any] = {
@@ -106,10 +106,16 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         body_kinds=PICTURE_TYPES,
         parameters=(CAPTURED_AT,),
     ),
+    ("/streams/{stream_id}/windows/{name}", "put"): Operation(
+        errors=(400, 401, 404, 413, 422, 429, 503), body=WindowBody
+    ),
+    ("/streams/{stream_id}/windows/{name}", "get"): Operation(errors=(401, 404)),
+    ("/streams/{stream_id}/windows/{name}", "delete"): Operation(errors=(401, 404)),
     ("/models", "get"): Operation(is_public=True),
     ("/health", "get"): Operation(is_public=True),
     ("/ready", "get"): Operation(is_public=True, errors=(503,)),
     ("/version", "get"): Operation(is_public=True),
+    ("/metrics", "get"): Operation(kinds=("text/plain",), errors=(401,)),
 }
 
 

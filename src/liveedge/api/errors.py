@@ -48,6 +48,8 @@ RULES: Mapping[type[e.LiveEdgeError], Rule] = {
     e.SegmentInvalid: Rule(status=400),
     e.SourceUnavailable: Rule(status=422, flat=True),
     e.StreamLimitReached: Rule(status=429, flat=True, curable=True),
+    e.WindowLimitReached: Rule(status=429, flat=True, curable=True),
+    e.WindowNotFound: Rule(status=404, flat=True),
     e.StreamStateInvalid: Rule(status=409, flat=True),
     e.Unsupported: Rule(status=501, flat=True),
     e.MediaInvalid: Rule(status=400),
@@ -64,7 +66,13 @@ RULES: Mapping[type[e.LiveEdgeError], Rule] = {
     e.RegionMismatch: Rule(status=409),
 }
 
-NEEDS_RETRY_AFTER = (e.RateLimited, e.QueueFull, e.ModelUnavailable, e.StreamLimitReached)
+NEEDS_RETRY_AFTER = (
+    e.RateLimited,
+    e.QueueFull,
+    e.ModelUnavailable,
+    e.StreamLimitReached,
+    e.WindowLimitReached,
+)
 DEFAULT_RETRY_AFTER_S = 1.0
 
 

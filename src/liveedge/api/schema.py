@@ -139,3 +139,17 @@ class StreamBody(_Body):
     """`POST /streams`."""
 
     source: SourceBody | None = None
+
+
+class WindowBody(_Body):
+    """`PUT /streams/{stream_id}/windows/{name}`."""
+
+    model: str = Field(min_length=1)
+    seconds: float = Field(
+        gt=0, description="up to the live edge; at most as long as frames are kept"
+    )
+    max_fps: float | None = Field(None, gt=0, description="frames per second; 1 if left out")
+    max_pixels: int | None = Field(None, ge=1, description="of each frame, after its resize")
+    system: str | None = Field(
+        None, description="text of the system message, if questions have one"
+    )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response, WebSocket
 from starlette.datastructures import Headers
@@ -20,6 +20,8 @@ from liveedge.core.errors import RequestInvalid, Unsupported
 from liveedge.service.pictures import Pictures
 from liveedge.service.sources import SourceSpec
 from liveedge.service.streams import Streams
+from liveedge.service.view import StreamView
+from liveedge.service.windows import Windows
 
 MAX_STREAM_BODY_BYTES = 64 * 1024
 CAPTURED_AT = "x-captured-at-ms"
@@ -33,6 +35,7 @@ class StreamRoutes:
     gate: Gate
     bodies: Bodies
     streams: Streams
+    windows: Windows
     pictures: Pictures
     clock: Clock
 
@@ -63,13 +66,17 @@ class StreamRoutes:
 
     async def list(self, request: Request) -> Response:
         """The streams of the key."""
-        views = self.streams.views(self.gate.open_stream(request))
-        return json_reply({"object": "list", "data": [stream_object(view) for view in views]})
+        tenant = self.gate.open_stream(request)
+        views = self.streams.views(tenant)
+        return json_reply({"object": "list", "data": [self._shown(tenant, view) for view in views]})
 
     async def look(self, request: Request, stream_id: str) -> Response:
         """Everything known about a stream."""
         tenant = self.gate.open_stream(request)
-        return json_reply(stream_object(self.streams.view(tenant, stream_id)))
+        return json_reply(self._shown(tenant, self.streams.view(tenant, stream_id)))
+
+    def _shown(self, tenant: str, view: StreamView) -> dict[str, Any]:
+        return stream_object(replace(view, windows=self.windows.views(tenant, view.id)))
 
     async def delete(self, request: Request, stream_id: str) -> Response:
         """End a stream."""

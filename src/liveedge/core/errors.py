@@ -134,6 +134,18 @@ class StreamLimitReached(StreamError):
     code = "stream_limit_reached"
 
 
+class WindowLimitReached(StreamError):
+    """No slot for another warm window; says how many there are and what frees one."""
+
+    code = "window_limit_reached"
+
+
+class WindowNotFound(StreamError):
+    """The stream has no warm window of that name."""
+
+    code = "window_not_found"
+
+
 class StreamStateInvalid(StreamError):
     """The stream exists and cannot do this, such as a push into a camera's stream."""
 

@@ -31,7 +31,7 @@ LEGEND = (
 # What a stage of the start includes.
 STARTS = {
     "server": "Python, its imports, until HTTP is answered",
-    "model": "until the model is ready",
+    "model": "until the model is ready; it loads in its own process, beside the server:",
     "first frame": "opening the simulated camera",
     "first answer": "question 1",
 }
@@ -235,10 +235,10 @@ def start_told(stages_ms: Mapping[str, float], model_stages_ms: Mapping[str, flo
     """The start stage by stage, with what each includes and what the model's went into."""
     lines = [f"start to first answer {sum(stages_ms.values()) / 1000:.2f} s"]
     for stage, ms in stages_ms.items():
-        what = STARTS[stage]
+        lines.append(f"    {stage:12} {ms / 1000:6.2f} s  {STARTS[stage]}")
         if stage == "model" and model_stages_ms:
-            what = ", ".join(f"{name} {ms / 1000:.2f}" for name, ms in model_stages_ms.items())
-        lines.append(f"    {stage:12} {ms / 1000:6.2f} s  {what}")
+            parts = ", ".join(f"{name} {ms / 1000:.2f}" for name, ms in model_stages_ms.items())
+            lines.append(f"{'':19}{parts}")
     return "\n".join(lines)
 
 

@@ -4,6 +4,10 @@ Bookkeeping only, torch-free; the rows are the runner's. The memory is a fixed n
 per visual token, so any group fits into any free rows and nothing fragments. Least recently used
 groups make room, unless a request holds them.
 
+Groups of warm windows are *kept*: they make room only after all others, the least recently used
+first. So a window that is always used never encodes a group twice, and yet no request waits for
+memory because of a window.
+
 Invariants
 1. Every row belongs to exactly one group or is free.
 2. A group that a request holds is never evicted.
@@ -13,7 +17,7 @@ Invariants
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +41,7 @@ class EncoderCache:
         self._entries: OrderedDict[str, _Entry] = OrderedDict()  # oldest use first
         self._free = np.arange(n_rows, dtype=np.int64)[::-1].copy()
         self._n_free = n_rows
+        self._kept: dict[str, frozenset[str]] = {}  # by window
         self.held_rows = 0  # of groups that a request holds
 
     @property
@@ -46,6 +51,10 @@ class EncoderCache:
     def __contains__(self, key: str) -> bool:
         """The group has rows, ready or not."""
         return key in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        """Groups that have rows, the one used longest ago first."""
+        return iter(tuple(self._entries))
 
     def is_ready(self, key: str) -> bool:
         entry = self._entries.get(key)
@@ -77,17 +86,37 @@ class EncoderCache:
     def _make_room(self, n: int, *, keep: Mapping[str, int]) -> bool:
         victims: list[str] = []
         room = self._n_free
-        for key, entry in self._entries.items():
+        for key in self._idle() if room < n else ():
             if room >= n:
                 break
-            if entry.holders == 0 and key not in keep:
+            if key not in keep:
                 victims.append(key)
-                room += len(entry.rows)
+                room += len(self._entries[key].rows)
         if room < n:
             return False
         for key in victims:
             self._drop(key)
         return True
+
+    def _idle(self) -> list[str]:
+        """Groups that nobody holds, in the order in which they make room."""
+        idle = [key for key, entry in self._entries.items() if entry.holders == 0]
+        kept = frozenset[str]().union(*self._kept.values())
+        return sorted(idle, key=kept.__contains__)
+
+    def keep(self, window_id: str, keys: Iterable[str]) -> None:
+        """What a window shows now, in place of what it showed before."""
+        self._kept[window_id] = frozenset(keys)
+
+    def keep_no_more(self, window_id: str) -> None:
+        """The window is gone. Unknown ids are ignored."""
+        self._kept.pop(window_id, None)
+
+    def forget(self, key: str) -> None:
+        """Nobody will ask for this group again: it leaves if nobody holds it."""
+        entry = self._entries.get(key)
+        if entry is not None and entry.holders == 0:
+            self._drop(key)
 
     def mark_ready(self, key: str) -> None:
         self._entries[key].ready = True

@@ -7,7 +7,7 @@ The work is done by llguidance; here are only its errors in our words. What it i
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,24 +21,40 @@ MAX_REMEMBERED = 128  # compiled schemas
 
 
 class GrammarCompiler:
-    """Matchers for schemas, for one vocabulary. Any thread."""
+    """Matchers for schemas, for one vocabulary. Any thread.
+
+    The vocabulary is read with the first schema: a server without any never pays for it.
+    """
 
     def __init__(
         self,
         *,
-        tokens: Sequence[bytes],
-        special_ids: Collection[int],
+        tokens: Iterable[bytes],
+        special_ids: Iterable[int],
         eos_ids: Collection[int],
         encode: Callable[[str], list[int]],
         n_logits: int,
     ) -> None:
-        words = _Words(tokens, special_ids, min(eos_ids), encode)
-        self._tokenizer = LLTokenizer(
-            TokenizerWrapper(words), n_vocab=n_logits, eos_token=sorted(eos_ids)
-        )
+        self._tokens = tokens
+        self._special_ids = special_ids
+        self._eos_ids = eos_ids
+        self._encode = encode
         self._n_logits = n_logits
+        self._tokenizer: LLTokenizer | None = None
+        self._reading = threading.Lock()  # over the line above; held while the vocabulary is read
         self._compiled: dict[str, LLMatcher] = {}
         self._lock = threading.Lock()  # over the line above; never held while something compiles
+
+    def _read(self) -> LLTokenizer:
+        with self._reading:
+            if self._tokenizer is None:
+                words = _Words(
+                    list(self._tokens), self._special_ids, min(self._eos_ids), self._encode
+                )
+                self._tokenizer = LLTokenizer(
+                    TokenizerWrapper(words), n_vocab=self._n_logits, eos_token=sorted(self._eos_ids)
+                )
+            return self._tokenizer
 
     def compile(self, grammar: str) -> None:
         """Compile ahead, so that `matcher` costs the engine thread nothing."""
@@ -52,7 +68,7 @@ class GrammarCompiler:
         with self._lock:
             start = self._compiled.pop(grammar, None)
         if start is None:
-            start = LLMatcher(self._tokenizer, grammar, log_level=0, limits=parser_limits())
+            start = LLMatcher(self._read(), grammar, log_level=0, limits=parser_limits())
             _check_start(start)
         with self._lock:
             self._compiled[grammar] = start  # now the newest
@@ -103,7 +119,7 @@ class _Words:
     def __init__(
         self,
         tokens: Sequence[bytes],
-        special_ids: Collection[int],
+        special_ids: Iterable[int],
         eos_id: int,
         encode: Callable[[str], list[int]],
     ) -> None:

@@ -27,7 +27,8 @@ class EngineSettings:
 
     model_id: str | None = None  # None: the name of the checkpoint folder
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    n_slots: int = 8  # sequences at once; each holds `max_model_len` tokens of KV memory
+    n_slots: int = 8  # answers at once; each holds `max_model_len` tokens of KV memory
+    n_windows: int = 4  # warm windows at once; each holds a slot too, and one slot is theirs to change
     max_model_len: int | None = None  # None: the model's own limit, at most 4096
     encoder_cache_bytes: int = 256 << 20
     patch_bytes: int = 128 << 20  # preprocessed pixels waiting for the encoder
@@ -36,6 +37,8 @@ class EngineSettings:
     queue_capacity: int = 64  # requests waiting for a slot; one more is refused
     threads: int | None = None  # torch threads; None: torch's own choice
     load_threads: int = 2  # workers that load and preprocess frames
+    shared_frame_bytes: int = 128 << 20  # pixels on their way to the engine process
+    verify_share: float = 0.0  # of answers that reused something: computed again cold and compared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,10 +101,31 @@ class PreparedRequest:
         return len(self.ids)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WindowPrefix:
+    """What a warm window must hold next: a prompt that ends with its last visual token."""
+
+    window_id: str
+    prepared: PreparedRequest  # made by `prepare_window`; its request_id is unique
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warmed:
+    """What it cost to bring a window up to date. Superseded: a newer prefix of the same window came
+    before this one was done, or the window was dropped."""
+
+    superseded: bool
+    n_tokens: int  # of the prefix
+    n_prefilled: int  # tokens computed; the rest was resident
+    n_encoded: int  # temporal groups encoded; the others were in the cache
+    busy_s: float  # time of the device's thread
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStats:
     """Gauges (marked: zero when nothing runs) and counters since the start."""
 
+    n_restarts: int = 0  # of the engine process
     queue_depth: int = 0  # zero when idle
     running: int = 0  # zero when idle: requests that hold a slot
     slots_total: int = 0
@@ -123,6 +147,19 @@ class EngineStats:
     cancelled: int = 0
     refused: int = 0  # queue full
     steps: int = 0
+    windows: int = 0  # warm windows that hold a slot
+    warm_updates: int = 0  # prefixes of windows completed
+    warm_superseded: int = 0
+    warm_failed: int = 0
+    warm_encoded: int = 0  # groups
+    warm_prefilled: int = 0  # tokens
+    warm_busy_s: float = 0.0
+    stale: int = 0  # dropped before the first token: the evidence became older than asked
+    predicted_late: int = 0  # refused: the answer could not have come in time
+    verified: int = 0  # answers computed again cold
+    verify_differences: int = 0
+    verify_skipped: int = 0  # chosen, but a frame was gone or too many waited
+    shared_frame_bytes: int = 0  # zero when idle: pixels on their way to the engine process
 
 
 class Engine(Protocol):
@@ -132,6 +169,11 @@ class Engine(Protocol):
     def model(self) -> ModelInfo: ...
 
     def status(self) -> EngineStatus: ...
+
+    @property
+    def n_starts(self) -> int:
+        """How often the model became ready: one more after each restart, and all windows are gone."""
+        ...
 
     async def ready(self) -> None:
         """Return once the model answers; raise what made loading fail."""
@@ -155,6 +197,25 @@ class Engine(Protocol):
         Raises ContextLengthExceeded, MediaTooLarge, ModelVideoUnsupported, MediaInvalid, and what
         `check_schema` raises.
         """
+        ...
+
+    def prepare_window(self, request: GenerateRequest) -> PreparedRequest:
+        """Like `prepare`, cut behind the last visual token: what is common to every question whose
+        messages begin like these. At least one message must have media."""
+        ...
+
+    async def warm(self, prefix: WindowPrefix) -> Warmed:
+        """Bring a window up to date in the background and return once questions can fork it.
+
+        A window keeps one slot; the one before serves until the new one is complete. The newest call
+        for a window wins: the ones before return `superseded`, but never two that were begun in a
+        row, so a window whose frames come too fast still gets on. Cancelling gives up. Raises
+        WindowLimitReached, ModelUnavailable, and what loading a frame raises.
+        """
+        ...
+
+    def drop_window(self, window_id: str) -> None:
+        """Give the window's slot back. Unknown ids are ignored."""
         ...
 
     def generate(self, prepared: PreparedRequest) -> AsyncGenerator[Event, None]:

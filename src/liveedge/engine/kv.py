@@ -1,4 +1,4 @@
-"""KV memory and the two ways to attend to it: one slot's prompt piece, and one token of many slots.
+"""KV memory and the ways to attend to it: prompt pieces, alone or packed, and one token per slot.
 
 Allocated once; a slot is a contiguous piece [layers, heads, max_len, width]. `Attend` objects live
 for one step: they write the new keys and values into their slots and attend to everything there.
@@ -64,6 +64,12 @@ class KvMemory:
             mask = self._band[:n_tokens, first : first + start + n_tokens]
         return PieceAttend(self, slot=slot, start=start, stop=start + n_tokens, mask=mask)
 
+    def pieces(self, pieces: Sequence[tuple[int, int, int]]) -> PackedPieces:
+        """Attention of prompt pieces side by side, each (slot, start, n_tokens), slots different."""
+        return PackedPieces(
+            [(self.piece(slot=slot, start=start, n_tokens=n), n) for slot, start, n in pieces]
+        )
+
     def tokens(self, *, slots: Sequence[int], lengths: Sequence[int]) -> TokenAttend:
         """Attention of one new token per slot; `slots` rise."""
         if self._is_worth_padding(slots, lengths):
@@ -116,6 +122,23 @@ class PieceAttend:
             is_causal=self._mask is None,
             enable_gqa=q.shape[1] != k.shape[1],
         )
+
+
+class PackedPieces:
+    """Pieces of different sequences, one behind the other in one row of tokens."""
+
+    def __init__(self, pieces: Sequence[tuple[PieceAttend, int]]) -> None:
+        self._pieces = pieces
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """q [1, Hq, T, d], k and v [1, Hkv, T, d] -> [1, Hq, T, d], T of all pieces together."""
+        out = []
+        begin = 0
+        for attend, n_tokens in self._pieces:
+            own = slice(begin, begin + n_tokens)
+            out.append(attend(layer, q[:, :, own], k[:, :, own], v[:, :, own]))
+            begin += n_tokens
+        return out[0] if len(out) == 1 else torch.cat(out, 2)
 
 
 class RowTokens:

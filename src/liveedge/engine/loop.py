@@ -8,16 +8,34 @@ Never   awaits, and never lets an exception of one request reach another.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set as AbstractSet
 from functools import partial
-from typing import Protocol, TypeAlias, TypeVar, assert_never
+from typing import Protocol, TypeVar, assert_never
 
 from liveedge.core.clock import Clock
 from liveedge.core.errors import InternalError, LiveEdgeError
 from liveedge.core.mailbox import Mailbox
-from liveedge.engine.interface import PreparedRequest
-from liveedge.engine.plan import EncodeBatch, LoadJob, Plan, StepResult
+from liveedge.engine.interface import Warmed
+from liveedge.engine.messages import (
+    Abort,
+    DropWindow,
+    EngineInput,
+    Loaded,
+    Ping,
+    Stop,
+    Submit,
+    Warm,
+)
+from liveedge.engine.plan import (
+    Compared,
+    DecodeBatch,
+    EncodeBatch,
+    LoadJob,
+    Plan,
+    PrefillChunk,
+    SlotCopy,
+    StepResult,
+)
 from liveedge.engine.request import Event
 from liveedge.engine.runner import Runner
 from liveedge.engine.scheduler import Scheduler
@@ -26,37 +44,6 @@ log = logging.getLogger("liveedge.engine")
 
 MAX_IDLE_S = 30.0
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Submit:
-    """A client asks."""
-
-    prepared: PreparedRequest
-    now_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Abort:
-    """A client left."""
-
-    request_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A worker is done with a group."""
-
-    job: LoadJob
-    outcome: object | LiveEdgeError
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """The engine ends after this turn."""
-
-
-EngineInput: TypeAlias = Submit | Abort | Loaded | Stop
 
 
 class Workers(Protocol):
@@ -74,10 +61,19 @@ class Outside(Protocol):
         """The gauges after a turn, before its events."""
         ...
 
-    def deliver(self, events: list[tuple[str, Event]]) -> None: ...
+    def deliver(self, events: list[tuple[str, Event | Warmed]]) -> None: ...
 
     def left_queue(self, request_ids: Iterable[str]) -> None:
         """These hold a slot now or ended; ids may repeat."""
+        ...
+
+    def released(self, request_ids: Iterable[str]) -> None:
+        """The frames of these are needed no more. Every request and every prefix comes here once:
+        with or after its end, later where the answer is still being verified."""
+        ...
+
+    def pong(self, number: int) -> None:
+        """The answer to a `Ping`, between two turns."""
         ...
 
 
@@ -131,6 +127,12 @@ class EngineLoop:
                     self._scheduler.abort(request_id)
                 case Loaded(job, outcome):
                     self._take_load(job, outcome)
+                case Warm(prefix, now_s):
+                    self._scheduler.warm(prefix, now_s=now_s)
+                case DropWindow(window_id):
+                    self._scheduler.drop_window(window_id)
+                case Ping(number):
+                    self._outside.pong(number)
                 case Stop():
                     going = False
                 case _:
@@ -148,6 +150,7 @@ class EngineLoop:
         self._loader.submit(plan.loads)
         self._runner.forget(plan.ended)
         self._outside.left_queue((*plan.admitted, *plan.ended))
+        self._outside.released(plan.ended)
 
     def _idle_s(self) -> float:
         deadline_s = self._scheduler.next_deadline_s()
@@ -160,17 +163,42 @@ class EngineLoop:
     def _execute(self, plan: Plan) -> StepResult:
         """Do the parts of a plan in order; a part that fails fails its own requests."""
         result = StepResult()
-        for item in plan.copies:
-            copied = self._guard(partial(self._runner.copy, item.copy))
-            if isinstance(copied, LiveEdgeError):
-                # Later copies may start from this one's target: none of them is trusted.
-                result.failed |= {other.request_id: copied for other in plan.copies}
-                break
+        if plan.decode is not None:
+            self._decode(plan.decode, result)
+        self._copy(plan, result)
         if plan.encode is not None:
             self._encode(plan.encode, result)
-        self._prefill(plan, result)
-        self._decode(plan, result)
+        chunks = [chunk for chunk in plan.prefills if chunk.request_id not in result.failed]
+        if chunks:
+            self._prefill(chunks, result)
         return result
+
+    def _decode(self, batch: DecodeBatch, result: StepResult) -> None:
+        started_s = self._clock.monotonic_s()
+        tokens = self._guard(partial(self._runner.decode, batch))
+        result.decode_s = self._clock.monotonic_s() - started_s
+        if isinstance(tokens, LiveEdgeError):
+            result.failed |= dict.fromkeys(batch.request_ids, tokens)
+            return
+        for request_id, token in zip(batch.request_ids, tokens, strict=True):
+            if isinstance(token, LiveEdgeError):
+                result.failed[request_id] = token
+            else:
+                result.sampled[request_id] = token
+
+    def _copy(self, plan: Plan, result: StepResult) -> None:
+        lost = _lost_slots(plan.decode, result.failed)
+        for number, item in enumerate(plan.copies):
+            copied = self._copy_one(item, lost)
+            if isinstance(copied, LiveEdgeError):
+                # Later copies may start from this one's target: none of them is trusted.
+                result.failed |= {other.request_id: copied for other in plan.copies[number:]}
+                break
+
+    def _copy_one(self, item: SlotCopy, lost: AbstractSet[int]) -> LiveEdgeError | None:
+        if item.copy.source in lost:
+            return InternalError("the memory that this request builds on was lost")
+        return self._guard(partial(self._runner.copy, item.copy))
 
     def _encode(self, batch: EncodeBatch, result: StepResult) -> None:
         started_s = self._clock.monotonic_s()
@@ -181,31 +209,20 @@ class EngineLoop:
             result.encoded = batch.keys
         result.encode_s = self._clock.monotonic_s() - started_s
 
-    def _prefill(self, plan: Plan, result: StepResult) -> None:
-        for chunk in plan.prefills:
-            if chunk.request_id in result.failed:
-                continue
-            started_s = self._clock.monotonic_s()
-            token = self._guard(partial(self._runner.prefill, chunk))
-            if isinstance(token, LiveEdgeError):
-                result.failed[chunk.request_id] = token
-            elif token is not None:
-                result.sampled[chunk.request_id] = token
-            result.prefill_s[chunk.request_id] = self._clock.monotonic_s() - started_s
-
-    def _decode(self, plan: Plan, result: StepResult) -> None:
-        batch = plan.decode
-        if batch is None:
+    def _prefill(self, chunks: Sequence[PrefillChunk], result: StepResult) -> None:
+        started_s = self._clock.monotonic_s()
+        found = self._guard(partial(self._runner.prefill, chunks))
+        result.prefill_s = self._clock.monotonic_s() - started_s
+        if isinstance(found, LiveEdgeError):
+            result.failed |= dict.fromkeys((chunk.request_id for chunk in chunks), found)
             return
-        tokens = self._guard(partial(self._runner.decode, batch))
-        if isinstance(tokens, LiveEdgeError):
-            result.failed |= dict.fromkeys(batch.request_ids, tokens)
-            return
-        for request_id, token in zip(batch.request_ids, tokens, strict=True):
-            if isinstance(token, LiveEdgeError):
-                result.failed[request_id] = token
-            else:
-                result.sampled[request_id] = token
+        for chunk, outcome in zip(chunks, found, strict=True):
+            if isinstance(outcome, LiveEdgeError):
+                result.failed[chunk.request_id] = outcome
+            elif isinstance(outcome, Compared):
+                result.compared[chunk.request_id] = outcome
+            elif outcome is not None:
+                result.sampled[chunk.request_id] = outcome
 
     def _guard(self, part: Callable[[], T]) -> T | LiveEdgeError:
         try:
@@ -215,3 +232,11 @@ class EngineLoop:
         except Exception:
             log.exception("a part of an engine step failed")
             return InternalError("the model failed on this request")
+
+
+def _lost_slots(batch: DecodeBatch | None, failed: Mapping[str, LiveEdgeError]) -> AbstractSet[int]:
+    """Slots whose owners failed in this step: what lies in them is not trusted."""
+    if batch is None or not failed:
+        return frozenset()
+    pairs = zip(batch.slots.tolist(), batch.request_ids, strict=True)
+    return frozenset(slot for slot, request_id in pairs if request_id in failed)

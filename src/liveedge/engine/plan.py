@@ -1,7 +1,7 @@
 """What one step of the engine does, and what came of it: plain values, torch-free.
 
 Decided by the scheduler, executed by the runner, recorded by the scheduler. Within a step the
-order is: copies, encode, prefills, decode.
+order is: decode, copies, encode, prefills. What a copy reads was there before the step.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from liveedge.core.errors import LiveEdgeError
 from liveedge.engine.interface import FeatureGroup
 from liveedge.engine.request import SamplingParams
 from liveedge.engine.slots import Copy
+
+SALT = "\x1e"  # behind a group's key, where its features are computed once more: occurs in no key
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +36,21 @@ class LoadJob:
 
     group: FeatureGroup
 
+    @property
+    def source_key(self) -> str:
+        """The key under which the request that has the frames knows this group."""
+        return self.group.key.partition(SALT)[0]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodeBatch:
-    """Groups of equal size, encoded in one pass of the vision tower."""
+    """Groups encoded in one pass of the vision tower: equal sizes stacked, unequal ones packed.
+    Groups of one size stand together."""
 
     keys: tuple[str, ...]
     patches: tuple[object, ...]  # what the loader made of each group; opaque here
     rows: tuple[NDArray[np.int64], ...]  # where each group's features go
-    size: tuple[int, int]  # (height, width) in pixels
+    sizes: tuple[tuple[int, int], ...]  # (height, width) of each group in pixels
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +59,25 @@ class SampleSpec:
 
     sampling: SamplingParams
     json_schema: Mapping[str, Any] | None
+    keep_logits: bool = False  # of the first tokens, until the request is forgotten: see `Compare`
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """Compare this piece's logits with those kept of another request."""
+
+    request_id: str  # whose first tokens were kept
+    rows: tuple[tuple[int, int], ...]  # (place in the piece, number of the answer's token)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What a comparison found."""
+
+    n_rows: int
+    max_difference: float  # of any logit
+    scale: float  # largest absolute logit
+    differing: tuple[tuple[int, int, int], ...]  # (token number, kept argmax, argmax now)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,6 +92,7 @@ class PrefillChunk:
     visual_index: NDArray[np.int64]  # [V] places in the piece that hold visual tokens
     visual_rows: NDArray[np.int64]  # [V] their rows in the feature memory
     sample: SampleSpec | None
+    compare: Compare | None = None
 
     @property
     def stop(self) -> int:
@@ -119,5 +147,7 @@ class StepResult:
     failed: dict[str, LiveEdgeError] = field(default_factory=dict)
     encoded: tuple[str, ...] = ()
     encode_failed: dict[str, LiveEdgeError] = field(default_factory=dict)
+    compared: dict[str, Compared] = field(default_factory=dict)
+    decode_s: float = 0.0  # time of each part
     encode_s: float = 0.0
-    prefill_s: dict[str, float] = field(default_factory=dict)
+    prefill_s: float = 0.0

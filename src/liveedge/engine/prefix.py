@@ -9,21 +9,28 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 _STRIDE = 0x9E3779B97F4A7C15  # odd, so that offsets of one group never meet
 _SIGN = np.uint64(1 << 63)
+N_REMEMBERED: Final = 256  # groups; questions about a window have most of theirs in common
 
 
+@lru_cache(N_REMEMBERED)
 def visual_identity(key: str, n_tokens: int) -> NDArray[np.int64]:
-    """Identities of the `n_tokens` visual tokens of the group with this content key."""
+    """Identities of the `n_tokens` visual tokens of the group with this content key; not to be
+    written."""
     digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
     base = np.uint64(int.from_bytes(digest, "little"))
     with np.errstate(over="ignore"):
         mixed = base + np.arange(n_tokens, dtype=np.uint64) * np.uint64(_STRIDE)
-    return (mixed | _SIGN).view(np.int64)
+    identity = (mixed | _SIGN).view(np.int64)
+    identity.setflags(write=False)
+    return identity
 
 
 def prompt_identity(

@@ -9,6 +9,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from liveedge.core.errors import ContextLengthExceeded, MediaTooLarge, ModelVideoUnsupported
 from liveedge.engine.interface import FeatureGroup, ModelInfo, PreparedRequest
 from liveedge.engine.prefix import prompt_identity
@@ -47,33 +50,59 @@ class Preparer:
 
     def prepare(self, request: GenerateRequest) -> PreparedRequest:
         """The prompt of a request, or the error that says why it cannot be run."""
-        media = [part for m in request.messages for part in m.content if not _is_text(part)]
-        self._check_video(media)
-        self._check_sizes(request)
         if request.json_schema is not None:
             self._schemas.check(request.json_schema)
-        frames = [_frames(part) for part in media]
-        prompt = self._builder.build(
-            [_chat(message) for message in request.messages],
-            [self._spec(part) for part in media],
-            request.tools,
-        )
-        groups = tuple(_group(span, frames[span.media_index]) for span in prompt.spans)
-        self._check_length(prompt)
-        self._check_media(groups)
-        visuals = [(group.start, group.n_tokens, group.key) for group in groups]
+        prompt, groups = self._build(request, asks=True)
         return PreparedRequest(
             request=request,
             ids=prompt.ids,
             positions=prompt.positions,
             position_delta=prompt.position_delta,
-            identity=prompt_identity(prompt.ids, visuals),
+            identity=_identity(prompt.ids, groups),
             groups=groups,
             image_tokens=prompt.image_tokens,
             max_new_tokens=min(
                 request.sampling.max_tokens, self._model.max_model_len - len(prompt.ids)
             ),
         )
+
+    def prepare_window(self, request: GenerateRequest) -> PreparedRequest:
+        """The prompt up to its last visual token: every question whose messages begin like these has
+        it as its prefix, whatever comes after the media."""
+        prompt, groups = self._build(request, asks=False)
+        if not groups:
+            raise ValueError("the messages of a window have a picture or a video, these have none")
+        n_tokens = groups[-1].stop
+        ids, positions = prompt.ids[:n_tokens], prompt.positions[:, :n_tokens]
+        return PreparedRequest(
+            request=request,
+            ids=ids,
+            positions=positions,
+            position_delta=int(positions.max()) + 1 - n_tokens,
+            identity=_identity(ids, groups),
+            groups=groups,
+            image_tokens=prompt.image_tokens,
+            max_new_tokens=0,
+        )
+
+    def _build(
+        self, request: GenerateRequest, *, asks: bool
+    ) -> tuple[Prompt, tuple[FeatureGroup, ...]]:
+        """`asks`: with what the template writes where the answer begins."""
+        media = [part for m in request.messages for part in m.content if not _is_text(part)]
+        self._check_video(media)
+        self._check_sizes(request)
+        frames = [_frames(part) for part in media]
+        prompt = self._builder.build(
+            [_chat(message) for message in request.messages],
+            [self._spec(part) for part in media],
+            request.tools,
+            add_generation_prompt=asks,
+        )
+        groups = tuple(_group(span, frames[span.media_index]) for span in prompt.spans)
+        self._check_length(prompt)
+        self._check_media(groups)
+        return prompt, groups
 
     def _check_video(self, media: Sequence[Part]) -> None:
         if not self._model.supports_video and any(isinstance(p, VideoPart) for p in media):
@@ -133,6 +162,10 @@ class Preparer:
                 f"holds {self._max_media_tokens}: send fewer, lower max_pixels, or raise "
                 "encoder_cache_bytes"
             )
+
+
+def _identity(ids: NDArray[np.int64], groups: Sequence[FeatureGroup]) -> NDArray[np.int64]:
+    return prompt_identity(ids, [(group.start, group.n_tokens, group.key) for group in groups])
 
 
 def _n_that_fit(spans: Sequence[MediaSpan], n_excess: int) -> int:

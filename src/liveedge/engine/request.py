@@ -94,6 +94,7 @@ class GenerateRequest:
     )
     priority: Literal["interactive", "batch"] = "interactive"
     deadline_s: float | None = None  # monotonic; not finished by then: Failed(DeadlineExceeded)
+    fresh_until_s: float | None = None  # monotonic; no first token by then: Failed(FrameStale)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

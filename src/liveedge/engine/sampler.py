@@ -61,18 +61,29 @@ def new_chooser(
     return Chooser(params=params, generator=generator, matcher=matcher)
 
 
-def sample(logits: Tensor, choosers: Sequence[Chooser]) -> list[Sampled | LiveEdgeError]:
-    """One token per row of [B, vocab] logits, or why that row has none."""
-    if all(chooser.is_plain for chooser in choosers):
-        best = logits.max(-1)
-        usable = best.values.isfinite().tolist()
-        tokens = best.indices.tolist()
-        return [
-            Sampled(token) if fine else _unusable()
-            for token, fine in zip(tokens, usable, strict=True)
-        ]
-    rows = logits.float().cpu()
-    return [_try_choose(row, chooser) for row, chooser in zip(rows, choosers, strict=True)]
+def sample(
+    logits: Tensor, choosers: Sequence[Chooser], best: Sequence[int] | None = None
+) -> list[Sampled | LiveEdgeError]:
+    """One token per row of [B, vocab] logits, or why that row has none.
+
+    `best` where it is known already: see `best_tokens`.
+    """
+    if best is None and any(chooser.is_plain for chooser in choosers):
+        best = best_tokens(logits)
+    chosen: list[Sampled | LiveEdgeError] = []
+    for number, chooser in enumerate(choosers):
+        if best is None or not chooser.is_plain:
+            chosen.append(_try_choose(logits[number].float().cpu(), chooser))
+        else:
+            chosen.append(_unusable() if best[number] < 0 else Sampled(best[number]))
+    return chosen
+
+
+def best_tokens(logits: Tensor) -> list[int]:
+    """The first token with the largest logit of each row; -1 where that is not finite or a logit
+    is not a number."""
+    best = logits.max(-1)  # what is not a number counts as the largest
+    return best.indices.masked_fill(~best.values.isfinite(), -1).tolist()
 
 
 def _try_choose(row: Tensor, chooser: Chooser) -> Sampled | LiveEdgeError:

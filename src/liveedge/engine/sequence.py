@@ -1,15 +1,17 @@
-"""One request on its way through the engine. Owned by the scheduler; torch-free."""
+"""One piece of work on its way through the engine: an answer, a window's next prefix, or an answer
+computed again to check it. Owned by the scheduler; torch-free."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeAlias
 
 from liveedge.engine.detokenizer import TextStream
 from liveedge.engine.interface import FeatureGroup, PreparedRequest
-from liveedge.engine.plan import Sampled
+from liveedge.engine.plan import Compared, Sampled
 from liveedge.engine.request import Delta, MediaUse, Timings, TokenLogprob, Usage
+from liveedge.engine.turns import Rank
 
 
 class Vocabulary(Protocol):
@@ -36,13 +38,34 @@ class Marks:
     prefill_s: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Warming:
+    """Ends when the prefix is resident; the slot becomes the window's."""
+
+    window_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verifying:
+    """Ends when the first tokens of an answer were computed again."""
+
+    answer_id: str
+    first: int  # place in the prompt that predicted the answer's first token
+    n_rows: int  # tokens of the answer that are compared
+    origin: str  # how the answer had been computed, in words
+
+
+Background: TypeAlias = Warming | Verifying
+
+
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """State of one request: waiting (no slot), prefilling (no token yet) or decoding."""
+    """State of one piece of work: waiting (no slot), prefilling (no token yet) or decoding."""
 
     prepared: PreparedRequest
     order: int  # of arrival
     marks: Marks
+    background: Background | None = None  # None: an answer
     slot: int | None = None
     n_ready: int = 0  # tokens with keys and values in the slot
     n_reused: int = 0
@@ -53,6 +76,13 @@ class Sequence:
     stream: TextStream = field(default_factory=TextStream)
     pending: list[TokenLogprob] = field(default_factory=list)
     n_pending: int = 0
+    n_sampled: int = 0  # tokens of the answer, the one that ended it included
+    keep_logits: bool = False  # the answer was chosen to be verified
+    n_expected: int = 0  # prompt tokens to compute, as guessed on arrival
+    n_computed: int = 0  # prompt tokens computed
+    n_encoded: int = 0  # groups encoded for this
+    busy_s: float = 0.0  # its share of the device's time
+    compared: list[Compared] = field(default_factory=list)  # what verifying it found
 
     @property
     def request_id(self) -> str:
@@ -65,13 +95,36 @@ class Sequence:
         return "decoding" if self.tokens else "prefilling"
 
     @property
-    def rank(self) -> tuple[bool, int]:
-        """Interactive before batch, then by arrival."""
-        return (self.prepared.request.priority == "batch", self.order)
+    def rank(self) -> Rank:
+        if self.background is not None:
+            return Rank.WARM
+        batch = self.prepared.request.priority == "batch"
+        return Rank.BATCH if batch else Rank.INTERACTIVE
+
+    @property
+    def place(self) -> tuple[Rank, int]:
+        """By rank, then by arrival."""
+        return (self.rank, self.order)
 
     @property
     def deadline_s(self) -> float | None:
         return self.prepared.request.deadline_s
+
+    @property
+    def fresh_until_s(self) -> float | None:
+        """Until its first token exists an answer may become too stale to be given."""
+        return None if self.n_sampled else self.prepared.request.fresh_until_s
+
+    @property
+    def limit_s(self) -> float | None:
+        """When it ends unless it got further."""
+        limits = [t for t in (self.deadline_s, self.fresh_until_s) if t is not None]
+        return min(limits, default=None)
+
+    @property
+    def n_left(self) -> int:
+        """Prompt tokens that are not in the slot."""
+        return self.prepared.n_tokens - self.n_ready
 
     def needed(self) -> list[FeatureGroup]:
         """Groups with visual tokens that are not in the slot yet, in order."""

@@ -1,7 +1,7 @@
-"""The memory plan: what was asked, and the sizes that will run. Torch-free, decided once at start.
+"""What was asked of the engine, and the sizes that will run. Torch-free, decided once at start.
 
 Every pool of the engine is allocated from these numbers and never grows. What does not fit a pool
-is refused when it is asked.
+is refused when it is asked. Whether all of it fits the machine is decided in `memory`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from liveedge.core.errors import SettingsInvalid
 from liveedge.engine.interface import EngineSettings
-from liveedge.engine.scheduler import BYTES_PER_PIXEL, Limits
+from liveedge.engine.limits import BYTES_PER_PIXEL, Limits
+from liveedge.models.qwen3_vl.config import Qwen3VLConfig
 
 DEFAULT_MODEL_LEN = 4096  # tokens; longer contexts cost KV memory and must be asked for
 
@@ -27,18 +28,38 @@ class ModelShape:
     token_px: int  # side of the square behind a visual token
 
 
+def model_shape(config: Qwen3VLConfig) -> ModelShape:
+    """What the sizes must know of a model."""
+    text, vision = config.text, config.vision
+    return ModelShape(
+        n_layers=text.n_layers,
+        n_kv_heads=text.n_kv_heads,
+        head_dim=text.head_dim,
+        feature_dim=text.hidden_size * (1 + len(vision.deepstack_layers)),
+        max_position=text.max_position,
+        token_px=vision.factor,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizing:
     """What will run."""
 
     max_model_len: int
-    n_slots: int
-    kv_bytes: int
+    n_slots: int  # answers at once
+    n_window_slots: int  # warm windows at once
+    kv_bytes: int  # of all `n_kv_slots`
     feature_rows: int
     feature_bytes: int
     patch_bytes: int
     max_frame_px: int  # pixels of one frame after the resize
     limits: Limits
+
+    @property
+    def n_kv_slots(self) -> int:
+        """Pieces of KV memory: one per answer and window, and one in which a window's next prefix
+        is made while the one before serves."""
+        return self.n_slots + self.n_window_slots + 1
 
 
 def plan_sizes(asked: EngineSettings, shape: ModelShape, *, value_bytes: int) -> Sizing:
@@ -66,7 +87,8 @@ def plan_sizes(asked: EngineSettings, shape: ModelShape, *, value_bytes: int) ->
     return Sizing(
         max_model_len=max_len,
         n_slots=asked.n_slots,
-        kv_bytes=token_bytes * max_len * asked.n_slots,
+        n_window_slots=asked.n_windows,
+        kv_bytes=token_bytes * max_len * (asked.n_slots + asked.n_windows + 1),
         feature_rows=feature_rows,
         feature_bytes=feature_rows * row_bytes,
         patch_bytes=asked.patch_bytes,
@@ -92,3 +114,5 @@ def _check_counts(asked: EngineSettings) -> None:
         value = getattr(asked, name)
         if value is not None and value < 1:
             raise SettingsInvalid(f"{name} is {value}, needs at least 1")
+    if asked.n_windows < 0:
+        raise SettingsInvalid(f"n_windows is {asked.n_windows}, needs 0 or more")

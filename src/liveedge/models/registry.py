@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from liveedge.core.errors import CheckpointInvalid
-from liveedge.models.qwen3_vl.config import MODEL_TYPE as QWEN3_VL, read_json
+from liveedge.models.families import family_name
+from liveedge.models.qwen3_vl.config import MODEL_TYPE as QWEN3_VL
 from liveedge.models.qwen3_vl.prompt import PromptBuilder
 
 
@@ -31,10 +31,4 @@ FAMILIES: Final = {
 
 def family_of(folder: Path) -> Family:
     """The family named by the folder's `config.json`."""
-    name = read_json(folder / "config.json").values.get("model_type")
-    if name not in FAMILIES:
-        known = ", ".join(sorted(FAMILIES))
-        raise CheckpointInvalid(
-            f"{folder}/config.json: model_type is {name!r}, supported are: {known}"
-        )
-    return FAMILIES[name]
+    return FAMILIES[family_name(folder)]

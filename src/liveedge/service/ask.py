@@ -3,7 +3,8 @@
 1. the model is there                                  `service.models`
 2. the parts are well-formed                           `service.parts`
 3. the streams exist and belong to the tenant, and the region is ours
-4. the references become frames, fresh enough, few     `service.lookup`, `service.room`
+4. the references become frames, fresh enough, few     `service.lookup`, `service.room`;
+   frames of a warm window, where the bounds allow it  `service.windows`
 5. there is room for one more question                 `service.limits`
 6. uploads are decoded                                 `service.uploads`
 7. the prompt is made, counted and checked             `service.prompt`, engine `prepare`
@@ -24,6 +25,7 @@ from typing import TypeGuard, TypeVar
 
 from liveedge.core.clock import Clock
 from liveedge.core.errors import (
+    FrameStale,
     MediaTooLarge,
     ModelVideoUnsupported,
     ParameterUnsupported,
@@ -40,7 +42,7 @@ from liveedge.engine.request import (
 from liveedge.frames.refs import SegmentRef
 from liveedge.frames.store import FrameStore
 from liveedge.service.limits import Budget, Holding
-from liveedge.service.lookup import Found, Resolved, find
+from liveedge.service.lookup import Found, Resolved, find, fresh_until_s
 from liveedge.service.merge import merged
 from liveedge.service.models import ModelHost
 from liveedge.service.parts import Part, Reference, Upload, parse_turns
@@ -49,6 +51,7 @@ from liveedge.service.question import AnswerEvent, ChoiceEnd, Question, Report, 
 from liveedge.service.room import check_room
 from liveedge.service.streams import Streams
 from liveedge.service.uploads import Encoded, Uploaded, UploadLimits, decode, read
+from liveedge.service.windows import Windows, WindowUse
 from liveedge.service.workers import Workers
 
 T = TypeVar("T")
@@ -81,6 +84,8 @@ class _Course:
 
     admitted_s: float
     deadline_s: float
+    windows: WindowUse
+    fresh_until_s: float | None = None  # no first token by then: its evidence is too old
     submitted_s: float = 0.0
     first_token_s: dict[int, float] = field(default_factory=dict)  # by choice
 
@@ -94,12 +99,14 @@ class Asker:
         clock: Clock,
         models: ModelHost,
         streams: Streams,
+        windows: Windows,
         resources: AskResources,
         settings: AskSettings,
     ) -> None:
         self._clock = clock
         self._models = models
         self._streams = streams
+        self._windows = windows
         self._resources = resources
         self._settings = settings
 
@@ -107,15 +114,20 @@ class Asker:
         """Text of each choice as it comes, and each choice's end. Hold it with `aclosing`."""
         now_s = self._clock.monotonic_s()
         timeout_ms = question.timeout_ms or self._settings.timeout_ms
-        course = _Course(admitted_s=now_s, deadline_s=now_s + timeout_ms / 1000)
         engine = self._models.require(question.model)
         engine.model.check_amounts(
             n_messages=len(question.turns),
             n_parts=sum(len(turn.content) for turn in question.turns),
         )
         parts = _checked_parts(question)
+        windows = self._windows.of_question(question, parts)
+        course = _Course(admitted_s=now_s, deadline_s=now_s + timeout_ms / 1000, windows=windows)
         found, stores = await self._look_up(question, parts, course, engine)
-        with self._resources.in_progress.hold(), self._resources.decoded_bytes.growing() as decoded:
+        with (
+            self._resources.in_progress.hold(),
+            self._resources.decoded_bytes.growing() as decoded,
+            windows.held(stores),
+        ):
             uploaded = await self._decode(parts, decoded, course)
             media = Media(
                 tenant=question.tenant,
@@ -152,7 +164,9 @@ class Asker:
             deadline_s=course.deadline_s,
             clock=self._clock,
             admit=admit,
+            warm=course.windows.warm_frames,
         )
+        course.fresh_until_s = fresh_until_s(references, found, question.max_age_ms)
         by_place = {item.where: one for item, one in zip(references, found, strict=True)}
         return by_place, stores
 
@@ -230,6 +244,7 @@ class Asker:
                 json_schema=question.json_schema,
                 priority=question.priority,
                 deadline_s=course.deadline_s,
+                fresh_until_s=course.fresh_until_s,
             )
             return prompt, engine.prepare(request)
 
@@ -267,13 +282,27 @@ class Asker:
             async for choice, event in events:
                 match event:
                     case Delta():
-                        course.first_token_s.setdefault(choice, self._clock.monotonic_s())
+                        self._note_first_token(choice, course)
                         yield TextDelta(choice=choice, text=event.text, logprobs=event.logprobs)
                     case Finished():
+                        if choice == 0:
+                            cached_tokens = event.usage.cached_tokens
+                            course.windows.answered(prepared, cached_tokens=cached_tokens)
                         report = self._report(choice, event, question, prompt, course)
                         yield ChoiceEnd(choice=choice, reason=event.reason, report=report)
                     case Failed():
                         raise event.error
+
+    def _note_first_token(self, choice: int, course: _Course) -> None:
+        """Raise FrameStale if it came too late; the engine's own check does not know the way here."""
+        if choice in course.first_token_s:
+            return
+        now_s = course.first_token_s[choice] = self._clock.monotonic_s()
+        if course.fresh_until_s is not None and now_s > course.fresh_until_s:
+            raise FrameStale(
+                "the newest frame used became older than max_age_ms before the first token;"
+                " ask again, or raise max_age_ms"
+            )
 
     def _report(
         self,

@@ -1,4 +1,5 @@
-"""The models that can be asked, by id and alias, while they load and afterwards.
+"""The models that can be asked, by id and alias, while they load, while they answer and while their
+engine is replaced.
 
 Owns    the loader thread and, once loaded, the engine.
 Thread  `liveedge-load` loads; everything else is called from the event loop.
@@ -22,6 +23,7 @@ from liveedge.engine.interface import Engine, EngineStatus
 log = logging.getLogger("liveedge.models")
 
 RETRY_WHILE_LOADING_S = 2.0
+RETRY_WHILE_RESTARTING_S = 1.0  # a process waits with all its imports done
 RETRY_AFTER_FAILURE_S = 30.0
 MAX_NAMED = 5  # ids in an error
 
@@ -75,6 +77,11 @@ class ModelHost:
             return "loading"
         return "failed" if self.engine is None else self.engine.status()
 
+    @property
+    def _has_started(self) -> bool:
+        """It answered before: its engine crashed or hung, and another one is on its way."""
+        return self.engine is not None and self.engine.n_starts > 0
+
     async def ready(self) -> Engine:
         """The engine, once it answers. Raises what made loading fail."""
         engine = await asyncio.shield(asyncio.wrap_future(self._engine))
@@ -102,6 +109,11 @@ class ModelHost:
         match self.status():
             case "ready":
                 return
+            case "loading" if self._has_started:
+                raise ModelUnavailable(
+                    f"{self.model_id} is restarting; retry in a moment",
+                    retry_after_s=RETRY_WHILE_RESTARTING_S,
+                )
             case "loading":
                 raise ModelUnavailable(
                     f"{self.model_id} is loading; retry in a moment",

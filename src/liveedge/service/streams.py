@@ -28,6 +28,7 @@ from liveedge.core.tasks import TaskSet
 from liveedge.frames.frame import Frame
 from liveedge.frames.store import FrameStore
 from liveedge.service.sources import PUSHED, Pipeline, SourceSpec
+from liveedge.service.totals import StreamTotals
 from liveedge.service.view import EndReason, LifeView, StreamView, make_view
 from liveedge.service.workers import Workers
 
@@ -87,10 +88,16 @@ class Streams:
         self._workers = workers
         self._active: dict[str, _Active] = {}
         self._ended: dict[str, _Ended] = {}
+        self._past = StreamTotals()  # of all that ended
         self._opening: dict[str, str] = {}  # stream id to tenant: they count before they exist
         self._closers = Workers("close", n_threads=4)
         self._closing = TaskSet("streams")
         self._sweeping = TaskSet("streams")
+        self._listeners: list[Callable[[str], None]] = []
+
+    def on_end(self, listener: Callable[[str], None]) -> None:
+        """Call `listener` with the id of every stream that ends."""
+        self._listeners.append(listener)
 
     # ── the life of a stream ──
 
@@ -162,6 +169,12 @@ class Streams:
         active = [self._view(s) for s in self._active.values() if s.tenant == tenant]
         ended = [e.view for e in self._ended.values() if e.tenant == tenant]
         return sorted([*active, *ended], key=lambda view: view.created_at_ms)
+
+    def totals(self) -> StreamTotals:
+        """Sums over every tenant's streams, for whoever runs the server."""
+        self._reap()
+        views = [self._view(stream) for stream in self._active.values()]
+        return self._past.with_active(views, opening=len(self._opening))
 
     def own_store(self, tenant: str, stream_id: str) -> FrameStore:
         """The frames of the tenant's stream. Someone else's stream is not found."""
@@ -264,6 +277,9 @@ class Streams:
         del self._active[stream.id]
         ended = _Ended(tenant=stream.tenant, view=view, forget_s=at_s + TOMBSTONE_S)
         self._ended[stream.id] = ended
+        for listener in self._listeners:
+            listener(stream.id)
+        self._past.count(view)
         self._close_soon(stream.pipeline, stream.id)
 
     def _close_soon(self, pipeline: Pipeline, stream_id: str) -> None:

@@ -9,6 +9,7 @@ from liveedge.frames.store import StoreCounters
 from liveedge.media.source import Health, SourceStatus
 
 EndReason: TypeAlias = Literal["expired", "deleted"]
+WindowState: TypeAlias = Literal["warming", "warm", "stale", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,29 @@ class SourceView:
     """Never the URL."""
 
     type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowView:
+    """One warm window; field names are the wire's. Never the text before its media."""
+
+    name: str
+    kind: Literal["auto", "explicit"]
+    model: str
+    seconds: float | None  # None: it does not begin so long before the live edge
+    max_fps: float
+    max_pixels: int | None
+    frames: int
+    tokens: int
+    state: WindowState
+    reason: str | None  # of the last failure
+    age_ms: int | None  # of the newest warm frame
+    warmed_at_ms: int | None
+    hits: int  # answers that reused its frames
+    updates: int
+    superseded: int
+    errors: dict[str, int]
+    cost_ms_per_s: float  # of the device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +85,7 @@ class StreamView:
     gaps: tuple[GapView, ...]
     memory_bytes: int
     reserved_bytes: int
-    windows: tuple[str, ...] = ()
+    windows: tuple[WindowView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,8 @@
 """An engine without a model: answers what the test says and keeps every promise of the real one.
 
-Deltas and then exactly one end, cancellation in every phase, a bounded queue, deadlines, warm
-frames, reused prefixes and timings. `tests/contract/test_engine.py` runs on this and on the real
-engine.
+Deltas and then exactly one end, cancellation in every phase, a bounded queue, deadlines, freshness,
+warm frames and windows, reused prefixes, timings and restarts. `tests/contract/test_engine.py` runs
+on this and on the real engine.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ from liveedge.core.clock import Clock
 from liveedge.core.errors import (
     ContextLengthExceeded,
     DeadlineExceeded,
+    FrameStale,
     InternalError,
     LiveEdgeError,
     ModelUnavailable,
     ModelVideoUnsupported,
     QueueFull,
+    WindowLimitReached,
 )
+from liveedge.core.tasks import TaskSet
 from liveedge.engine.detokenizer import TextStream
 from liveedge.engine.interface import (
     EngineStats,
@@ -34,6 +37,8 @@ from liveedge.engine.interface import (
     FeatureGroup,
     ModelInfo,
     PreparedRequest,
+    Warmed,
+    WindowPrefix,
 )
 from liveedge.engine.prefix import common_prefix, prompt_identity
 from liveedge.engine.request import (
@@ -52,7 +57,8 @@ from liveedge.engine.request import (
     VideoPart,
 )
 
-Phase: TypeAlias = Literal["queue", "load", "encode", "prefill", "decode"]
+Phase: TypeAlias = Literal["queue", "load", "encode", "prefill", "decode", "warm"]
+# Of a request, in order. An update of a window has one phase of its own, "warm".
 PHASES: tuple[Phase, ...] = ("queue", "load", "encode", "prefill", "decode")
 
 FAKE_MODEL = ModelInfo(
@@ -70,8 +76,25 @@ class _Run:
     """Where the time of one request went."""
 
     admitted_s: float
+    n_crashes: int  # of the engine when the request entered
     marks: dict[str, float] = field(default_factory=dict)
     first_token_s: float | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Update:
+    """One call of `warm` in progress."""
+
+    is_over: asyncio.Event = field(default_factory=asyncio.Event)  # a newer one, or no window
+    error: LiveEdgeError | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Window:
+    """A slot of a warm window."""
+
+    newest: _Update | None = None
+    identity: NDArray[np.int64] | None = None  # what is resident
 
 
 class FakeEngine:
@@ -79,7 +102,8 @@ class FakeEngine:
 
     `answer` is a text, or a function of the request that returns a text or raises a LiveEdgeError.
     `hold(phase)` stops every request at the entrance of that phase until `release(phase)`.
-    `requests` lists what was generated, `loaded` the keys whose pixels were fetched.
+    `requests` lists what was generated, `loaded` the keys whose pixels were fetched, `warmed` the
+    prefixes that became resident, with their window. `crash` and `restart` are those of the process.
     """
 
     def __init__(
@@ -89,15 +113,23 @@ class FakeEngine:
         answer: str | Callable[[GenerateRequest], str] = "It is a test.",
         model: ModelInfo = FAKE_MODEL,
         n_slots: int = 4,
+        n_windows: int = 4,
         queue_capacity: int = 8,
         token_s: float = 0.0,
     ) -> None:
         self.requests: list[GenerateRequest] = []
         self.loaded: list[str] = []
+        self.warmed: list[WindowPrefix] = []
+        self.warm_s = 0.0  # what an update of a window takes
         self.answer = answer
         self._clock = clock
         self._model = model
         self._token_s = token_s
+        self._n_windows = n_windows
+        self._windows: dict[str, _Window] = {}
+        self._n_starts = 1
+        self._n_crashes = 0
+        self._restarted: asyncio.Event | None = None  # while the process is down
         self._status: EngineStatus = "ready"
         self._capacity = queue_capacity
         self._slots = asyncio.Semaphore(n_slots)
@@ -117,6 +149,24 @@ class FakeEngine:
     def set_status(self, status: EngineStatus) -> None:
         self._status = status
 
+    def crash(self) -> None:
+        """The process dies: everything in progress fails, everything resident is lost."""
+        self._status = "loading"
+        self._restarted = asyncio.Event()
+        self._n_crashes += 1
+        self._features.clear()
+        self._residents.clear()
+        self._end_updates(ModelUnavailable("the engine stopped unexpectedly and restarts"))
+        self._open_gates()
+
+    def restart(self) -> None:
+        """The process is back and answers."""
+        assert self._restarted is not None, "only what crashed restarts"
+        self._status = "ready"
+        self._n_starts += 1
+        self._restarted.set()
+        self._restarted = None
+
     # what the service sees
 
     @property
@@ -126,7 +176,13 @@ class FakeEngine:
     def status(self) -> EngineStatus:
         return self._status
 
+    @property
+    def n_starts(self) -> int:
+        return self._n_starts
+
     async def ready(self) -> None:
+        if self._restarted is not None:
+            await self._restarted.wait()
         if self._status != "ready":
             raise ModelUnavailable(f"the model {self._model.model_id} is {self._status}")
 
@@ -138,6 +194,10 @@ class FakeEngine:
 
     def close(self) -> None:
         self._status = "closed"
+        self._end_updates(ModelUnavailable("the engine is stopping"))
+        self._open_gates()
+
+    def _open_gates(self) -> None:
         for gate in self._gates.values():
             gate.set()
 
@@ -162,6 +222,96 @@ class FakeEngine:
             groups=tuple(groups),
             image_tokens=sum(g.n_tokens for g in groups),
             max_new_tokens=min(request.sampling.max_tokens, self._model.max_model_len - len(ids)),
+        )
+
+    def prepare_window(self, request: GenerateRequest) -> PreparedRequest:
+        whole = self.prepare(request)
+        if not whole.groups:
+            raise ValueError("a window without media: at least one message must have some")
+        stop = whole.groups[-1].stop
+        return replace(
+            whole,
+            ids=whole.ids[:stop],
+            positions=whole.positions[:, :stop],
+            identity=whole.identity[:stop],
+        )
+
+    async def warm(self, prefix: WindowPrefix) -> Warmed:
+        self._require_ready()
+        window = self._window(prefix.window_id)
+        if window.newest is not None:
+            window.newest.is_over.set()
+        mine = window.newest = _Update()
+        tasks = TaskSet("fake-engine")
+        work = tasks.start(self._update(prefix, window), name=f"warm {prefix.window_id}")
+        over = tasks.start(mine.is_over.wait(), name="superseded")
+        try:
+            await asyncio.wait((work, over), return_when=asyncio.FIRST_COMPLETED)
+            if mine.error is not None:
+                raise mine.error
+            if mine.is_over.is_set():
+                self._count(warm_superseded=1)
+                n_tokens = prefix.prepared.n_tokens
+                return Warmed(
+                    superseded=True, n_tokens=n_tokens, n_prefilled=0, n_encoded=0, busy_s=0.0
+                )
+            return work.result()
+        finally:
+            if window.newest is mine:
+                window.newest = None
+            await tasks.close()
+
+    def drop_window(self, window_id: str) -> None:
+        window = self._windows.pop(window_id, None)
+        if window is None:
+            return
+        self._count(windows=-1)
+        if window.newest is not None:
+            window.newest.is_over.set()
+
+    def _window(self, window_id: str) -> _Window:
+        if window_id not in self._windows:
+            if len(self._windows) >= self._n_windows:
+                raise WindowLimitReached(
+                    f"all {self._n_windows} windows of the engine are in use: drop one first"
+                )
+            self._windows[window_id] = _Window()
+            self._count(windows=1)
+        return self._windows[window_id]
+
+    def _end_updates(self, error: LiveEdgeError) -> None:
+        windows, self._windows = self._windows, {}
+        self._count(windows=-len(windows))
+        for window in windows.values():
+            if window.newest is not None:
+                window.newest.error = error
+                window.newest.is_over.set()
+
+    async def _update(self, prefix: WindowPrefix, window: _Window) -> Warmed:
+        prepared = prefix.prepared
+        gate = self._gates.get("warm")
+        if gate is not None:
+            await gate.wait()
+        cold = [group for group in prepared.groups if group.key not in self._features]
+        for group in cold:
+            await self._load_group(group)
+        await self._clock.sleep(self.warm_s)
+        self._features.update(group.key for group in prepared.groups)
+        n_prefilled = prepared.n_tokens - self._n_resident(prepared.identity)
+        window.identity = prepared.identity
+        self.warmed.append(prefix)
+        self._count(
+            warm_updates=1,
+            warm_encoded=len(cold),
+            warm_prefilled=n_prefilled,
+            warm_busy_s=self.warm_s,
+        )
+        return Warmed(
+            superseded=False,
+            n_tokens=prepared.n_tokens,
+            n_prefilled=n_prefilled,
+            n_encoded=len(cold),
+            busy_s=self.warm_s,
         )
 
     def _expand(
@@ -210,12 +360,11 @@ class FakeEngine:
             )
 
     async def generate(self, prepared: PreparedRequest) -> AsyncGenerator[Event, None]:
-        if self._status != "ready":
-            raise ModelUnavailable(f"the model {self._model.model_id} is {self._status}")
+        self._require_ready()
         if self._stats.queue_depth >= self._capacity:
             self._count(refused=1)
             raise QueueFull(f"{self._capacity} requests wait already", retry_after_s=1.0)
-        run = _Run(admitted_s=self._clock.monotonic_s())
+        run = _Run(admitted_s=self._clock.monotonic_s(), n_crashes=self._n_crashes)
         self.requests.append(prepared.request)
         ended = False
         try:
@@ -230,6 +379,12 @@ class FakeEngine:
             if not ended:
                 self._count(cancelled=1)
 
+    def _require_ready(self) -> None:
+        if self._status != "ready":
+            raise ModelUnavailable(
+                f"the model {self._model.model_id} is {self._status}", retry_after_s=1.0
+            )
+
     async def _events(self, prepared: PreparedRequest, run: _Run) -> AsyncGenerator[Event, None]:
         try:
             async with aclosing(self._run(prepared, run)) as events:
@@ -239,7 +394,7 @@ class FakeEngine:
             yield Failed(error=error)
 
     async def _run(self, prepared: PreparedRequest, run: _Run) -> AsyncGenerator[Event, None]:
-        await self._wait_for_slot(prepared)
+        await self._wait_for_slot(prepared, run)
         self._count(running=1, slots_used=1)
         try:
             run.marks["queue"] = self._clock.monotonic_s()
@@ -251,27 +406,40 @@ class FakeEngine:
             self._count(running=-1, slots_used=-1)
             self._slots.release()
 
-    async def _wait_for_slot(self, prepared: PreparedRequest) -> None:
+    async def _wait_for_slot(self, prepared: PreparedRequest, run: _Run) -> None:
         self._count(queue_depth=1)
         try:
-            await self._phase("queue", prepared)
+            await self._phase("queue", prepared, run)
             await self._slots.acquire()
         finally:
             self._count(queue_depth=-1)
 
-    async def _phase(self, phase: Phase, prepared: PreparedRequest) -> None:
-        """Stop here while the test holds this phase, then check the deadline."""
+    async def _phase(self, phase: Phase, prepared: PreparedRequest, run: _Run) -> None:
+        """Stop here while the test holds this phase, then check what may have changed meanwhile."""
         gate = self._gates.get(phase)
         if gate is not None:
             await gate.wait()
         if self._status == "closed":
             raise ModelUnavailable("the engine is stopping")
+        if run.n_crashes != self._n_crashes:
+            raise ModelUnavailable("the engine stopped unexpectedly and restarts")
         deadline_s = prepared.request.deadline_s
         if deadline_s is not None and self._clock.monotonic_s() >= deadline_s:
             raise DeadlineExceeded(f"the deadline passed in phase {phase}")
+        if run.first_token_s is None:
+            self._check_fresh(prepared.request)
+
+    def _check_fresh(self, request: GenerateRequest) -> None:
+        fresh_until_s = request.fresh_until_s
+        if fresh_until_s is not None and self._clock.monotonic_s() > fresh_until_s:
+            self._count(stale=1)
+            raise FrameStale(
+                "the newest frame became older than max_age_ms before the first token;"
+                " ask again, or raise max_age_ms"
+            )
 
     async def _load(self, prepared: PreparedRequest, run: _Run) -> tuple[MediaUse, ...]:
-        await self._phase("load", prepared)
+        await self._phase("load", prepared, run)
         media: list[MediaUse] = []
         for group in prepared.groups:
             warm = group.key in self._features
@@ -281,7 +449,7 @@ class FakeEngine:
                 n_tokens = 0 if i else group.n_tokens
                 media.append(MediaUse(key=frame.key, n_tokens=n_tokens, warm=warm))
         run.marks["load"] = self._clock.monotonic_s()
-        await self._phase("encode", prepared)
+        await self._phase("encode", prepared, run)
         self._features.update(group.key for group in prepared.groups)
         return tuple(media)
 
@@ -299,7 +467,7 @@ class FakeEngine:
     async def _decode(
         self, prepared: PreparedRequest, run: _Run, media: tuple[MediaUse, ...]
     ) -> AsyncGenerator[Event, None]:
-        await self._phase("prefill", prepared)
+        await self._phase("prefill", prepared, run)
         cached = self._reuse(prepared)
         request = prepared.request
         answer = self.answer if isinstance(self.answer, str) else self.answer(request)
@@ -327,17 +495,23 @@ class FakeEngine:
         yield Finished(reason="stop" if done else "length", usage=usage, timings=self._timings(run))
 
     def _reuse(self, prepared: PreparedRequest) -> int:
-        usable = prepared.identity[:-1]
-        cached = max((common_prefix(known, usable) for known in self._residents), default=0)
+        cached = self._n_resident(prepared.identity[:-1])
         self._residents = [*self._residents[-7:], prepared.identity]
         return cached
+
+    def _n_resident(self, identity: NDArray[np.int64]) -> int:
+        """How much of the prompt is resident, in a window or in the slot of an answer."""
+        windows = [w.identity for w in self._windows.values() if w.identity is not None]
+        known = [*self._residents, *windows]
+        return max((common_prefix(one, identity) for one in known), default=0)
 
     async def _next_token(self, prepared: PreparedRequest, run: _Run) -> None:
         await self._clock.sleep(self._token_s)
         if run.first_token_s is None:
+            self._check_fresh(prepared.request)
             run.first_token_s = self._clock.monotonic_s()
         else:
-            await self._phase("decode", prepared)
+            await self._phase("decode", prepared, run)
 
     def _timings(self, run: _Run) -> Timings:
         now_s = self._clock.monotonic_s()
@@ -353,7 +527,7 @@ class FakeEngine:
             total_ms=(now_s - run.admitted_s) * 1000,
         )
 
-    def _count(self, **changes: int) -> None:
+    def _count(self, **changes: float) -> None:
         self._stats = replace(
             self._stats, **{name: getattr(self._stats, name) + n for name, n in changes.items()}
         )

@@ -7,6 +7,8 @@ from there, and the text after it goes on behind its longer side.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
+from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,19 +21,22 @@ def mrope_positions(
 
     `groups` are (start, rows, columns) of the visual tokens of each temporal group, in order.
     """
+    found = list(groups)
+    stops = [start + rows * columns for start, rows, columns in found]
+    # A group takes as many places as its longer side: what follows moves up by the others.
+    saved = [max(rows, columns) - rows * columns for _, rows, columns in found]
+    shifts = [0, *accumulate(saved)]
+    lengths = [end - begin for begin, end in pairwise([0, *stops, n_tokens])]
     positions = np.empty((3, n_tokens), dtype=np.int64)
-    done, next_position = 0, 0
-    for start, rows, columns in groups:
-        next_position = _text(positions, done, start, next_position)
-        done = start + rows * columns
-        grid = np.indices((rows, columns)).reshape(2, -1)
-        positions[0, start:done] = next_position
-        positions[1:, start:done] = next_position + grid
-        next_position += max(rows, columns)
-    next_position = _text(positions, done, n_tokens, next_position)
-    return positions, next_position - n_tokens
+    positions[:] = np.arange(n_tokens) + np.repeat(shifts, lengths)
+    for (start, rows, columns), stop, shift in zip(found, stops, shifts, strict=False):
+        np.add(_grid(rows, columns), start + shift, out=positions[:, start:stop])
+    return positions, shifts[-1]
 
 
-def _text(positions: NDArray[np.int64], start: int, end: int, first: int) -> int:
-    positions[:, start:end] = np.arange(first, first + end - start)
-    return first + end - start
+@lru_cache(64)
+def _grid(rows: int, columns: int) -> NDArray[np.int64]:
+    """Places of a group's tokens from its own start; not to be written."""
+    grid = np.indices((1, rows, columns)).reshape(3, -1)
+    grid.setflags(write=False)
+    return grid

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
@@ -27,6 +28,8 @@ IMAGE_PAD: Final = "<|image_pad|>"
 VIDEO_PAD: Final = "<|video_pad|>"
 VISION_START: Final = "<|vision_start|>"
 VISION_END: Final = "<|vision_end|>"
+N_REMEMBERED: Final = 1024  # texts between special tokens: the template's own and times recur
+MAX_REMEMBERED_CHARS: Final = 256  # of one text, so that the memory is bounded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +93,7 @@ class PromptBuilder:
         self.pixels = load_pixel_config(folder, self.config.vision)
         self.vocabulary = Vocabulary(folder)
         self._template = ChatTemplate(folder, list(self.vocabulary.special))
+        self._remembered = lru_cache(N_REMEMBERED)(self._encode)
         self._vision_start = self.vocabulary.id_of(VISION_START)
         self._vision_end = self.vocabulary.id_of(VISION_END)
         self._pads: dict[int, Literal["image", "video"]] = {
@@ -134,7 +138,8 @@ class PromptBuilder:
         spans: list[MediaSpan] = []
         for piece in _joined(self._pieces(text, media)):
             if isinstance(piece, str):
-                ids += self.vocabulary.encode_plain(unmark(piece))
+                short = len(piece) <= MAX_REMEMBERED_CHARS
+                ids += self._remembered(piece) if short else self._encode(piece)
             elif isinstance(piece, int):
                 ids.append(piece)
             else:
@@ -148,6 +153,9 @@ class PromptBuilder:
             positions=positions,
             position_delta=delta,
         )
+
+    def _encode(self, piece: str) -> list[int]:
+        return self.vocabulary.encode_plain(unmark(piece))
 
     def _pieces(self, text: str, media: Sequence[MediaSpec]) -> Iterator[_Piece]:
         vocabulary = self.vocabulary

@@ -59,15 +59,28 @@ class TextModel(nn.Module):
         init_weights(self, std=config.init_std)
 
     def forward(
-        self, embeds: Tensor, positions: Tensor, attend: Attend, deepstack: Deepstack | None = None
+        self,
+        embeds: Tensor,
+        positions: Tensor,
+        attend: Attend,
+        deepstack: Deepstack | None = None,
+        asked: Tensor | None = None,
     ) -> Tensor:
-        """Hidden states [B, T, D] of embeddings [B, T, D] at positions [3, B, T] int64."""
+        """Hidden states [B, T, D] of embeddings [B, T, D] at positions [3, B, T] int64.
+
+        With `asked`, [n] int64 places in T, only those: [B, n, D], and the last layer does no more
+        for the others than their keys and values.
+        """
         cos, sin = rotary(positions, self.config, embeds.dtype)
         x = embeds
+        levels = () if deepstack is None else deepstack.features
         for number, layer in enumerate(self.layers):
-            x = layer(x, cos, sin, attend)
-            if deepstack is not None and number < len(deepstack.features):
-                x = _add_at(x, deepstack.index, deepstack.features[number])
+            is_last = number == len(self.layers) - 1 and number >= len(levels)
+            x = layer(x, cos, sin, attend, asked if is_last else None)
+            if deepstack is not None and number < len(levels):
+                x = _add_at(x, deepstack.index, levels[number])
+        if asked is not None and len(levels) == len(self.layers):
+            x = x[:, asked]
         return self.norm(x)
 
     def embed(self, ids: Tensor) -> Tensor:
@@ -99,8 +112,13 @@ class Layer(nn.Module):
         self.down = nn.Linear(config.intermediate_size, dim, bias=False)
         self.act = activation(config.activation)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
-        x = x + self._attention(self.attn_norm(x), cos, sin, attend)
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend, asked: Tensor | None = None
+    ) -> Tensor:
+        mixed = self._attention(self.attn_norm(x), cos, sin, attend)
+        if asked is not None:
+            x, mixed = x[:, asked], mixed[:, asked]
+        x = x + self.o_proj(mixed)
         gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
         return x + self.down(self.act(gate) * up)
 
@@ -111,7 +129,7 @@ class Layer(nn.Module):
         q = rotate(self.q_norm(q).transpose(1, 2), cos, sin)
         k = rotate(self.k_norm(k).transpose(1, 2), cos, sin)
         out = attend(self.number, q, k, v.transpose(1, 2))
-        return self.o_proj(out.transpose(1, 2).reshape(n_sequences, n_tokens, -1))
+        return out.transpose(1, 2).reshape(n_sequences, n_tokens, -1)
 
 
 class RMSNorm(nn.Module):
@@ -124,6 +142,23 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
+
+
+@dataclass(frozen=True, slots=True)
+class RotaryTable:
+    """Cosine and sine [n, d / 2] of the first n positions, and [d / 2] which of (time, height,
+    width) turns each frequency."""
+
+    cos: Tensor
+    sin: Tensor
+    axis: Tensor
+
+
+def rotary_table(config: TextConfig, n_positions: int) -> RotaryTable:
+    """What `rotary` computes for each position, on the CPU in float32."""
+    frequency, axis = rotary_plan(config, torch.device("cpu"))
+    angles = torch.arange(n_positions).float()[:, None] * frequency
+    return RotaryTable(angles.cos(), angles.sin(), axis)
 
 
 def rotary(positions: Tensor, config: TextConfig, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -1,12 +1,16 @@
 """The vision tower: patches of temporal groups to visual tokens.
 
-Attention never leaves a temporal group, so a group's features do not depend on its neighbours and
-groups of equal size run as one batch. Differentiable: nothing is written in place.
-Shapes    G groups, N patches, H heads, d head width, D hidden size, M = N / merge_size^2 tokens.
+Attention never leaves a temporal group, so a group's features do not depend on its neighbours.
+All groups go through the layers as the rows of one matrix; only attention looks at a run of equal
+groups at a time. Differentiable: nothing is written in place that a gradient would need.
+Shapes    G groups, N patches, R rows (patches of all groups), H heads, d head width, D hidden size,
+M = N / merge_size^2 tokens.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -16,6 +20,7 @@ from torch.nn import functional
 
 from liveedge.models.qwen3_vl.config import VisionConfig
 from liveedge.models.qwen3_vl.layers import activation, init_weights, rotate, rotation
+from liveedge.native.activations import gelu_kernel
 
 NORM_EPS = 1e-6  # fixed in this family
 
@@ -46,24 +51,80 @@ class VisionTower(nn.Module):
 
     def forward(self, patches: Tensor, grid_hw: tuple[int, int]) -> VisionFeatures:
         """Features of groups [G, N, patch_dim] that share one grid (rows, columns of patches)."""
+        return self._features(patches.flatten(0, 1), [Run(patches.shape[0], grid_hw)])[0]
+
+    def forward_packed(
+        self, groups: Sequence[tuple[Tensor, tuple[int, int]]]
+    ) -> list[VisionFeatures]:
+        """Features of single groups (patches [N, patch_dim], grid) of any grids, in one pass.
+
+        Each result is what `forward` gives for the group alone, with G = 1. Neighbours of equal
+        grids share their attention: sorted groups are the fastest.
+        """
+        runs = [
+            Run(len(list(same)), grid_hw)
+            for grid_hw, same in itertools.groupby(grid_hw for _, grid_hw in groups)
+        ]
+        found = self._features(torch.cat([patches for patches, _ in groups]), runs)
+        return [one for features in found for one in _single(features)]
+
+    def _features(self, rows: Tensor, runs: Sequence[Run]) -> list[VisionFeatures]:
+        """Of each run, from the patches [R, patch_dim] of all."""
         weight = self.patch_embed.weight
-        x = self.patch_embed(patches.to(weight.dtype))
-        layout = grid_layout(grid_hw, self.config, weight.device)
-        x = x + self._positions(layout).to(x.dtype)
-        deepstack: list[Tensor] = []
+        layouts = [grid_layout(run.grid_hw, self.config, weight.device) for run in runs]
+        table = torch.cat(
+            [
+                self._positions(layout).repeat(run.n_groups, 1)
+                for run, layout in zip(runs, layouts, strict=True)
+            ]
+        )
+        cos, sin = _rotations(runs, layouts)
+        x = self.patch_embed(rows.to(weight.dtype)) + table.to(weight.dtype)
+        deepstack: list[list[Tensor]] = []
         for number, block in enumerate(self.blocks):
-            x = block(x, layout.cos, layout.sin)
+            x = block(x, cos, sin, runs)
             if number in self.config.deepstack_layers:
-                deepstack.append(self.deepstack_mergers[len(deepstack)](x))
-        return VisionFeatures(self.merger(x), tuple(deepstack))
+                deepstack.append(self._by_run(self.deepstack_mergers[len(deepstack)](x), runs))
+        tokens = self._by_run(self.merger(x), runs)
+        return [
+            VisionFeatures(one, tuple(more)) for one, *more in zip(tokens, *deepstack, strict=True)
+        ]
+
+    def _by_run(self, tokens: Tensor, runs: Sequence[Run]) -> list[Tensor]:
+        """[G, M, out_hidden] of each run."""
+        area = self.config.merge_size**2
+        parts = tokens.split_with_sizes([run.n_rows // area for run in runs])
+        return [
+            part.view(run.n_groups, -1, part.shape[-1])
+            for part, run in zip(parts, runs, strict=True)
+        ]
 
     def _positions(self, layout: GridLayout) -> Tensor:
         """[N, D]: the learned square table, interpolated to the grid."""
         return (self.pos_embed(layout.indices) * layout.weights[:, :, None]).sum(1)
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Groups of one grid that follow each other."""
+
+    n_groups: int
+    grid_hw: tuple[int, int]
+
+    @property
+    def n_rows(self) -> int:
+        return self.n_groups * self.grid_hw[0] * self.grid_hw[1]
+
+
+def _single(features: VisionFeatures) -> Iterator[VisionFeatures]:
+    """The groups one by one."""
+    for number in range(len(features.tokens)):
+        one = slice(number, number + 1)
+        yield VisionFeatures(features.tokens[one], tuple(part[one] for part in features.deepstack))
+
+
 class Block(nn.Module):
-    """Pre-norm attention and MLP."""
+    """Pre-norm attention and MLP over rows [R, D]."""
 
     def __init__(self, config: VisionConfig) -> None:
         super().__init__()
@@ -76,19 +137,40 @@ class Block(nn.Module):
         self.fc1 = nn.Linear(dim, config.intermediate_size)
         self.fc2 = nn.Linear(config.intermediate_size, dim)
         self.act = activation(config.activation)
+        self.is_gelu_tanh = config.activation == "gelu_pytorch_tanh"
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        x = x + self._attention(self.norm1(x), cos, sin)
-        return x + self.fc2(self.act(self.fc1(self.norm2(x))))
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, runs: Sequence[Run]) -> Tensor:
+        x = x + self._attention(self.norm1(x), cos, sin, runs)
+        return x + self.fc2(self._activate(self.fc1(self.norm2(x))))
 
-    def _attention(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        n_groups, n_patches, dim = x.shape
-        qkv = self.qkv(x).view(n_groups, n_patches, 3, self.n_heads, -1)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # each [G, H, N, d]
+    def _activate(self, x: Tensor) -> Tensor:
+        """Of a tensor that nobody else holds: the kernel writes over it."""
+        kernel = gelu_kernel() if self.is_gelu_tanh else None
+        fits = x.device.type == "cpu" and x.dtype == torch.float32 and x.is_contiguous()
+        if kernel is None or not fits or x.requires_grad:
+            return self.act(x)
+        kernel(x.data_ptr(), x.numel())
+        return x
+
+    def _attention(self, x: Tensor, cos: Tensor, sin: Tensor, runs: Sequence[Run]) -> Tensor:
+        qkv = self.qkv(x).view(len(x), 3, self.n_heads, -1)
         # The reference rotates in float32 whatever the weights are.
-        q, k = (rotate(t.float(), cos, sin).to(v.dtype) for t in (q, k))
-        out = functional.scaled_dot_product_attention(q, k, v)
-        return self.proj(out.transpose(1, 2).reshape(n_groups, n_patches, dim))
+        qk = rotate(qkv[:, :2].float(), cos, sin).to(x.dtype)
+        sizes = [run.n_rows for run in runs]
+        parts = [
+            self._attend(run, *qk_part.unbind(1), v)
+            for run, qk_part, v in zip(
+                runs, qk.split_with_sizes(sizes), qkv[:, 2].split_with_sizes(sizes), strict=True
+            )
+        ]
+        return self.proj(torch.cat(parts) if len(parts) > 1 else parts[0])
+
+    @staticmethod
+    def _attend(run: Run, *qkv: Tensor) -> Tensor:
+        """Rows [G x N, D] of one run, from queries, keys and values [G x N, H, d]."""
+        q, k, v = (t.view(run.n_groups, -1, *t.shape[1:]).transpose(1, 2) for t in qkv)
+        out = functional.scaled_dot_product_attention(q, k, v)  # [G, H, N, d]
+        return out.transpose(1, 2).flatten(2).flatten(0, 1)
 
 
 class Merger(nn.Module):
@@ -105,8 +187,8 @@ class Merger(nn.Module):
         self.fc2 = nn.Linear(self.joined_dim, config.out_hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.norm(x.reshape(x.shape[0], -1, self.norm.normalized_shape[0]))
-        x = x.reshape(x.shape[0], -1, self.joined_dim)
+        x = self.norm(x.reshape(-1, self.norm.normalized_shape[0]))
+        x = x.reshape(-1, self.joined_dim)
         return self.fc2(functional.gelu(self.fc1(x)))
 
 
@@ -128,6 +210,14 @@ def grid_layout(grid_hw: tuple[int, int], config: VisionConfig, device: torch.de
         indices, weights = _interpolation(row, column, grid_hw, config)
         cos, sin = _rotation(row, column, config)
         return GridLayout(*(t.to(device) for t in (indices, weights, cos, sin)))
+
+
+def _rotations(runs: Sequence[Run], layouts: Sequence[GridLayout]) -> tuple[Tensor, Tensor]:
+    """Cosine and sine [R, 1, 1, d] of every row: queries, keys and heads turn alike."""
+    pairs = list(zip(runs, layouts, strict=True))
+    cos = torch.cat([layout.cos.repeat(run.n_groups, 1) for run, layout in pairs])
+    sin = torch.cat([layout.sin.repeat(run.n_groups, 1) for run, layout in pairs])
+    return cos[:, None, None], sin[:, None, None]
 
 
 def _block_order(grid_hw: tuple[int, int], merge: int) -> tuple[Tensor, Tensor]:

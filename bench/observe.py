@@ -1,0 +1,107 @@
+"""What a long run looks at from outside: memory of processes, gauges, and whether they rise."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from report import slope
+
+PROCESSES = Path("/proc")
+SETTLING_SHARE = 0.2  # of a run: caches and histories fill
+LARGE_SHARE = 0.005  # a rise below this share of the level is no rise
+
+_TYPE = re.compile(r"# TYPE (\S+) (\S+)")
+_SAMPLE = re.compile(r"([a-zA-Z_:][\w:]*)(\{.*\})? (\S+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """A straight line through the later part of a series."""
+
+    first: float  # on the line
+    last: float
+    per_min: float
+    noise: float  # standard deviation around the line
+
+    @property
+    def is_flat(self) -> bool:
+        """Rises by no more than it scatters, or by next to nothing."""
+        return self.last - self.first <= max(self.noise, LARGE_SHARE * abs(self.first))
+
+
+def trend(points: Sequence[tuple[float, float]]) -> Trend:
+    """Least squares over (s, value), without the first fifth of the time."""
+    later = [point for point in points if point[0] >= SETTLING_SHARE * points[-1][0]]
+    per_s = slope(later)
+    if math.isnan(per_s):
+        return Trend(math.nan, math.nan, math.nan, math.nan)
+    middle_s = statistics.fmean(s for s, _ in later)
+    level = statistics.fmean(value for _, value in later)
+
+    def line(s: float) -> float:
+        return level + per_s * (s - middle_s)
+
+    noise = statistics.pstdev([value - line(s) for s, value in later])
+    return Trend(line(later[0][0]), line(later[-1][0]), per_s * 60, noise)
+
+
+def gauges(text: str) -> dict[str, float]:
+    """Every gauge of a Prometheus page, by name and labels as written."""
+    kinds: dict[str, str] = {}
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        if named := _TYPE.fullmatch(line):
+            kinds[named[1]] = named[2]
+        elif (sample := _SAMPLE.fullmatch(line)) and kinds.get(sample[1]) == "gauge":
+            found[sample[1] + (sample[2] or "")] = float(sample[3])
+    return found
+
+
+def memory_mb(pid: int) -> Mapping[str, float]:
+    """Memory of a server, of its engine (the largest process below it), and of all others.
+
+    Each process's share of pages that several have: what shared pixels take is counted once.
+    """
+    below = sorted(map(_share_mb, descendants(pid)), reverse=True)
+    return {
+        "server": _share_mb(pid),
+        "engine": below[0] if below else 0.0,
+        "others": sum(below[1:]),
+    }
+
+
+def descendants(pid: int) -> list[int]:
+    """Every process below `pid`, as of now."""
+    parents = dict(_parents())
+    found, wanted = [], [pid]
+    while wanted:
+        parent = wanted.pop()
+        children = [child for child, of in parents.items() if of == parent]
+        found += children
+        wanted += children
+    return found
+
+
+def _parents() -> Iterable[tuple[int, int]]:
+    for entry in PROCESSES.iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            stat = (entry / "stat").read_text()
+        except OSError:  # ended meanwhile
+            continue
+        # The name before it stands in parentheses and may hold anything.
+        yield int(entry.name), int(stat.rpartition(")")[2].split()[1])
+
+
+def _share_mb(pid: int) -> float:
+    try:
+        text = (PROCESSES / str(pid) / "smaps_rollup").read_text()
+    except OSError:  # ended meanwhile
+        return 0.0
+    return sum(int(kb) for kb in re.findall(r"^Pss:\s+(\d+)", text, re.MULTILINE)) / 1024

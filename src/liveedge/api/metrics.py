@@ -1,0 +1,292 @@
+"""`GET /metrics`: what the server counts, in the text format of Prometheus.
+
+Names follow Prometheus (base units, `_total` for what only rises) and, where they exist, vLLM's.
+Labels are closed sets (a reason, a pool, a process), never a stream, a key or a question, so that
+the number of series is constant.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from liveedge.core.machine import resident_bytes
+from liveedge.core.version import VERSION
+from liveedge.engine.interface import EngineStats
+from liveedge.engine.memory import Line
+from liveedge.service.limits import Budget
+from liveedge.service.models import ModelHost
+from liveedge.service.streams import Streams
+from liveedge.service.totals import StreamTotals
+from liveedge.service.windows import Windows
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+PREFIX = "liveedge_"
+Kind: TypeAlias = Literal["gauge", "counter"]
+Labels: TypeAlias = tuple[tuple[str, str], ...]
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One value; its labels in order."""
+
+    value: float
+    labels: Labels = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One name with all its samples."""
+
+    name: str  # without the prefix
+    kind: Kind
+    help: str
+    samples: tuple[Sample, ...]
+
+    def __post_init__(self) -> None:
+        assert _NAME.fullmatch(self.name), self.name
+        assert (self.kind == "counter") == self.name.endswith("_total"), self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """A field of `EngineStats` as a metric. Fields that share a name differ in their label."""
+
+    field: str
+    name: str
+    help: str
+    label: tuple[str, str] | None = None
+
+    @property
+    def kind(self) -> Kind:
+        return "counter" if self.name.endswith("_total") else "gauge"
+
+
+_OUTCOME = "Requests that ended, by how."
+_ENCODED = "Temporal groups of frames that were needed, by whether they were encoded already."
+_WARM = "Updates of warm windows, by how they ended."
+STATS = (
+    Stat("queue_depth", "num_requests_waiting", "Requests that wait for a session."),
+    Stat("running", "num_requests_running", "Requests that hold a session."),
+    Stat("slots_total", "sessions_max", "Answers that can be written at once (max_sessions)."),
+    Stat("slots_used", "sessions_used", "Sessions in use."),
+    Stat("resident_tokens", "kv_resident_tokens", "Tokens kept in KV slots for reuse."),
+    Stat("encoder_cache_bytes", "encoder_cache_bytes", "Features held by the encoder cache."),
+    Stat("encoder_cache_capacity_bytes", "encoder_cache_capacity_bytes", "Most that it may hold."),
+    Stat("encoder_pinned_bytes", "encoder_cache_pinned_bytes", "Features in use by a request."),
+    Stat("encoder_hits", "encoder_groups_total", _ENCODED, ("cache", "hit")),
+    Stat("encoder_misses", "encoder_groups_total", _ENCODED, ("cache", "miss")),
+    Stat("loads_in_flight", "frame_loads_in_flight", "Groups of frames being loaded."),
+    Stat("patch_bytes", "patch_bytes", "Preprocessed pixels that wait for the encoder."),
+    Stat("prefix_hits", "prefix_cache_hits_total", "Requests that reused a resident prefix."),
+    Stat(
+        "prefix_tokens_reused",
+        "prefix_cache_reused_tokens_total",
+        "Prompt tokens that were not computed again.",
+    ),
+    Stat("prompt_tokens", "prompt_tokens_total", "Tokens of prompts, reused ones included."),
+    Stat("generated_tokens", "generated_tokens_total", "Tokens of answers."),
+    Stat("finished", "requests_total", _OUTCOME, ("outcome", "finished")),
+    Stat("failed", "requests_total", _OUTCOME, ("outcome", "failed")),
+    Stat("cancelled", "requests_total", _OUTCOME, ("outcome", "cancelled")),
+    Stat("refused", "requests_total", _OUTCOME, ("outcome", "queue_full")),
+    Stat("predicted_late", "requests_total", _OUTCOME, ("outcome", "predicted_late")),
+    Stat("stale", "requests_total", _OUTCOME, ("outcome", "stale")),
+    Stat("steps", "engine_steps_total", "Steps of the engine."),
+    Stat("n_restarts", "engine_restarts_total", "Engine processes that had to be replaced."),
+    Stat("windows", "windows", "Warm windows that hold a slot."),
+    Stat("warm_updates", "window_updates_total", _WARM, ("result", "done")),
+    Stat("warm_superseded", "window_updates_total", _WARM, ("result", "superseded")),
+    Stat("warm_failed", "window_updates_total", _WARM, ("result", "failed")),
+    Stat("warm_encoded", "window_encoded_groups_total", "Groups encoded for windows."),
+    Stat("warm_prefilled", "window_prefilled_tokens_total", "Tokens computed for windows."),
+    Stat("warm_busy_s", "window_busy_seconds_total", "Time of the device spent on windows."),
+    Stat("verified", "verified_answers_total", "Warm answers that were computed again cold."),
+    Stat(
+        "verify_differences",
+        "verify_differences_total",
+        "Of these, answers that differed by more than rounding. Anything above 0 is a defect.",
+    ),
+    Stat(
+        "verify_skipped",
+        "verify_skipped_total",
+        "Answers chosen to be verified that were not: a frame was gone, or too many waited.",
+    ),
+    Stat("shared_frame_bytes", "shared_frame_bytes", "Pixels on their way to the engine process."),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricSources:
+    """What is measured."""
+
+    models: ModelHost
+    streams: Streams
+    windows: Windows
+    budgets: Mapping[str, Budget]  # what each bounds
+    planned: Sequence[Line]  # of the memory plan
+    engine_pid: Callable[[], int | None]  # None: no process of its own, or none at this moment
+
+
+def metrics_text(sources: MetricSources) -> str:
+    """Everything as of now."""
+    return exposition(
+        [
+            *_server(sources),
+            *engine_metrics(_stats(sources.models)),
+            *stream_metrics(sources.streams.totals()),
+            *_windows(sources.windows),
+            *_budgets(sources.budgets),
+            _planned(sources.planned),
+        ]
+    )
+
+
+def exposition(metrics: Iterable[Metric]) -> str:
+    """The text format. Names are unique."""
+    lines: list[str] = []
+    for metric in metrics:
+        name = PREFIX + metric.name
+        lines.append(f"# HELP {name} {_escaped(metric.help)}")
+        lines.append(f"# TYPE {name} {metric.kind}")
+        lines += [f"{name}{_labels(s.labels)} {_number(s.value)}" for s in metric.samples]
+    return "\n".join([*lines, ""])
+
+
+def engine_metrics(stats: EngineStats) -> Iterator[Metric]:
+    """Every field of the engine's statistics."""
+    for name in dict.fromkeys(stat.name for stat in STATS):
+        shown = [stat for stat in STATS if stat.name == name]
+        samples = tuple(
+            Sample(float(getattr(stats, stat.field)), () if stat.label is None else (stat.label,))
+            for stat in shown
+        )
+        yield Metric(name, shown[0].kind, shown[0].help, samples)
+
+
+def stream_metrics(totals: StreamTotals) -> Iterator[Metric]:
+    """Sums over all streams."""
+    yield _one("streams", "gauge", "Active streams.", totals.active)
+    yield _one("streams_opening", "gauge", "Streams whose source is being opened.", totals.opening)
+    yield _many(
+        "streams_by_health", "gauge", "Active streams by health.", "health", totals.by_health
+    )
+    yield _one(
+        "stream_retained_frames", "gauge", "Frames that can be asked for.", totals.retained_frames
+    )
+    yield _one("stream_memory_bytes", "gauge", "Frames in memory.", totals.memory_bytes)
+    yield _one(
+        "stream_reserved_bytes", "gauge", "Memory set aside for frames.", totals.reserved_bytes
+    )
+    yield _one("stream_frames_total", "counter", "Frames that got an index.", totals.frames)
+    yield _many(
+        "stream_evicted_frames_total", "counter", "Frames let go, by why.", "reason", totals.evicted
+    )
+    yield _many(
+        "stream_dropped_frames_total",
+        "counter",
+        "Frames that got no index, by why.",
+        "reason",
+        totals.dropped,
+    )
+    yield _one(
+        "stream_corrupt_frames_total",
+        "counter",
+        "Frames that may show remains.",
+        totals.corrupt_frames,
+    )
+    yield _one(
+        "stream_reconnects_total", "counter", "Connections to sources made anew.", totals.reconnects
+    )
+    yield _many(
+        "streams_ended_total", "counter", "Streams that ended, by why.", "reason", totals.ended
+    )
+
+
+def _server(sources: MetricSources) -> Iterator[Metric]:
+    info = (("version", VERSION), ("model", sources.models.model_id))
+    yield Metric("build_info", "gauge", "Version and model.", (Sample(1.0, info),))
+    is_ready = sources.models.status() == "ready"
+    yield _one("model_ready", "gauge", "1 while the model answers.", int(is_ready))
+    pid = sources.engine_pid()
+    # Always both: an engine that is not there has nothing in memory.
+    resident = {
+        "server": resident_bytes() or 0,
+        "engine": 0 if pid is None else resident_bytes(pid) or 0,
+    }
+    what = "Memory of each process; in process, the engine is part of the server."
+    yield _many("process_resident_memory_bytes", "gauge", what, "process", resident)
+
+
+def _windows(windows: Windows) -> Iterator[Metric]:
+    by_kind = {"auto": len(windows) - windows.n_explicit, "explicit": windows.n_explicit}
+    yield _many("windows_kept", "gauge", "Windows that are to be warm, by kind.", "kind", by_kind)
+    ends = {"expired": windows.expired, "displaced": windows.displaced}
+    what = "Automatic windows that ended: unused, or to make room for another."
+    yield _many("windows_ended_total", "counter", what, "reason", ends)
+    yield _one(
+        "windows_refused_total",
+        "counter",
+        "Automatic windows that found no room (max_windows).",
+        windows.refused,
+    )
+
+
+def _budgets(budgets: Mapping[str, Budget]) -> Iterator[Metric]:
+    for name, kind, help_, read in _BUDGET_METRICS:
+        yield _many(name, kind, help_, "of", {of: read(one) for of, one in budgets.items()})
+
+
+_BUDGET_METRICS: tuple[tuple[str, Kind, str, Callable[[Budget], int]], ...] = (
+    ("budget_used", "gauge", "What is in use of each budget: requests or bytes.", lambda b: b.used),
+    ("budget_capacity", "gauge", "The bound of each budget.", lambda b: b.capacity),
+    (
+        "budget_refused_total",
+        "counter",
+        "What was refused at the bound of each budget.",
+        lambda b: b.refused,
+    ),
+)
+
+
+def _planned(lines: Sequence[Line]) -> Metric:
+    samples = tuple(
+        Sample(float(line.n_bytes), (("place", line.place), ("pool", line.name))) for line in lines
+    )
+    return Metric("planned_bytes", "gauge", "The memory plan: what each pool may take.", samples)
+
+
+def _stats(models: ModelHost) -> EngineStats:
+    engine = models.engine
+    return EngineStats() if engine is None else engine.stats()
+
+
+def _one(name: str, kind: Kind, help_: str, value: float) -> Metric:
+    return Metric(name, kind, help_, (Sample(float(value)),))
+
+
+def _many(name: str, kind: Kind, help_: str, label: str, values: Mapping[str, float]) -> Metric:
+    samples = tuple(Sample(float(value), ((label, key),)) for key, value in values.items())
+    return Metric(name, kind, help_, samples)
+
+
+def _labels(labels: Labels) -> str:
+    if not labels:
+        return ""
+    inner = ",".join(f'{key}="{_quoted(value)}"' for key, value in labels)
+    return f"{{{inner}}}"
+
+
+def _quoted(value: str) -> str:
+    return _escaped(value).replace('"', '\\"')
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value.is_integer() else repr(value)

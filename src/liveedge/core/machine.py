@@ -1,0 +1,58 @@
+"""What this machine, or the container around this process, has and what a process of it takes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+CGROUPS = Path("/sys/fs/cgroup")
+OWN_CGROUPS = Path("/proc/self/cgroup")
+PROCESSES = Path("/proc")
+
+
+def physical_bytes() -> int:
+    """Memory of the machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def memory_ceiling_bytes(*, cgroups: Path = CGROUPS, own: Path = OWN_CGROUPS) -> int:
+    """The most memory that can be had: the machine's, or less where a control group limits it."""
+    return min([physical_bytes(), *_limits(cgroups, own)])
+
+
+def resident_bytes(pid: int | None = None, *, processes: Path = PROCESSES) -> int | None:
+    """What a process has in memory, this one by default; None once it is gone."""
+    try:
+        fields = (processes / str(pid or "self") / "statm").read_text(encoding="ascii").split()
+        return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _limits(cgroups: Path, own: Path) -> list[int]:
+    """Every limit on the way from this process's group to the root, of either version."""
+    found: list[int] = []
+    for line in _text(own).splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if not controllers:
+            found += _up(cgroups, path, "memory.max")
+        elif "memory" in controllers.split(","):
+            found += _up(cgroups / "memory", path, "memory.limit_in_bytes")
+    return found
+
+
+def _up(root: Path, path: str, file: str) -> list[int]:
+    """The limits of a group and of those around it. Inside a container the path may be the host's:
+    then the root is the container's own group."""
+    group = root / path.strip("/")
+    places = [group, *(parent for parent in group.parents if parent.is_relative_to(root))]
+    texts = (_text(place / file).strip() for place in places)
+    return [int(text) for text in texts if text.isdigit() and int(text) > 0]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError):
+        return ""

@@ -1,0 +1,1 @@
+"""Small C kernels, optional: with a compiler they are built once, without one torch does the work."""

@@ -1,0 +1,67 @@
+"""What a long run concludes from what it saw."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
+
+from observe import descendants, gauges, memory_mb, trend
+
+PAGE = """\
+# HELP a_bytes Held.
+# TYPE a_bytes gauge
+a_bytes 5
+# TYPE b_total counter
+b_total 7
+# TYPE c gauge
+c{pool="kv, slots",of="x"} 1.5e3
+c{pool="y"} 2
+"""
+
+
+def test_only_gauges_are_read_and_labels_stay_as_written():
+    assert gauges(PAGE) == {
+        "a_bytes": 5.0,
+        'c{pool="kv, slots",of="x"}': 1500.0,
+        'c{pool="y"}': 2.0,
+    }
+
+
+def test_the_beginning_of_a_run_does_not_count():
+    filling = [(float(s), 10.0 * s) for s in range(20)]
+    full = [(float(s), 200.0) for s in range(20, 101)]
+    assert trend(filling + full).per_min == 0.0
+    assert trend(filling + full).is_flat
+
+
+def test_a_steady_rise_is_a_rise_however_small_its_scatter():
+    line = trend([(float(s), 1000.0 + 0.2 * s) for s in range(101)])
+    assert math.isclose(line.per_min, 12.0)
+    assert not line.is_flat
+
+
+def test_what_scatters_more_than_it_rises_is_flat():
+    assert trend([(float(s), 100.0 + 0.01 * s + 20 * (s % 2)) for s in range(101)]).is_flat
+
+
+def test_what_falls_is_flat():
+    assert trend([(float(s), 1000.0 - s) for s in range(101)]).is_flat
+
+
+def test_nothing_is_known_of_one_look():
+    line = trend([(5.0, 1.0)])
+    assert math.isnan(line.per_min)
+    assert not line.is_flat
+
+
+def test_processes_below_a_process_are_found_and_weighed():
+    waits = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    with subprocess.Popen(waits, stdin=subprocess.PIPE) as child:
+        assert child.pid in descendants(os.getpid())
+        assert memory_mb(os.getpid())["server"] > 5
+    assert child.pid not in descendants(os.getpid())
