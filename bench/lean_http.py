@@ -46,7 +46,7 @@ class LeanClient:
         self._writer: asyncio.StreamWriter | None = None
 
     async def __aenter__(self) -> LeanClient:
-        self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
+        await self._open()
         return self
 
     async def __aexit__(
@@ -104,10 +104,16 @@ class LeanClient:
     async def send(self, request: bytes) -> asyncio.StreamReader:
         """Send; the answer is the caller's to read."""
         assert self._reader is not None, "use it in an `async with`"
-        assert self._writer is not None, "use it in an `async with`"
+        if self._reader.at_eof():  # the server ends a connection that was idle for long
+            self.close()
+            await self._open()
+        assert self._writer is not None, "it is closed"
         self._writer.write(request)
         await self._writer.drain()
         return self._reader
+
+    async def _open(self) -> None:
+        self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
 
 
 async def _pieces(reader: asyncio.StreamReader, head: bytes) -> AsyncIterator[bytes]:

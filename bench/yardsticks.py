@@ -176,5 +176,5 @@ class Limit:
             positions=prepared.positions[:, start:stop],
             visual_index=np.concatenate(index),
             visual_rows=np.concatenate(rows),
-            sample=SampleSpec(request.sampling, request.json_schema) if last else None,
+            sample=SampleSpec(request.sampling, request.form) if last else None,
         )

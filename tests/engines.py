@@ -16,6 +16,7 @@ from liveedge.core.errors import LiveEdgeError
 from liveedge.core.mailbox import Mailbox
 from liveedge.engine.desk import Desk
 from liveedge.engine.encoder_cache import EncoderCache
+from liveedge.engine.forms import JsonForm
 from liveedge.engine.front import Front
 from liveedge.engine.intake import Intake, Preprocess
 from liveedge.engine.interface import (
@@ -381,5 +382,5 @@ def question(
         messages=(Message(role="user", content=tuple(parts)),),
         sampling=SamplingParams(**sampling),
         deadline_s=deadline_s,
-        json_schema=json_schema,
+        form=None if json_schema is None else JsonForm(json_schema),
     )

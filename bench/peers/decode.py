@@ -20,7 +20,7 @@ from pathlib import Path
 from peers.chat import Chat, Part, as_images
 from peers.clips import Clips
 from peers.process import free_port, running
-from peers.sides import LIVEEDGE, Side, add_arguments, chosen
+from peers.sides import LIVEEDGE, Side, add_arguments, chosen, title
 from report import finish, table
 
 QUESTION = "Tell a long story about the people who work here."
@@ -80,7 +80,7 @@ def main() -> None:
     table(("tokens/s", "text", "frames", "ours / it, text", "ours / it, frames"), rows)
     finish(
         {
-            "model": options.model.name,
+            "model": title(options.model),
             "tokens": options.tokens,
             "threads": options.threads,
             "precision": options.precision,

@@ -9,6 +9,7 @@ that runs this program also runs the converter, so it needs torch and transforme
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -40,13 +41,28 @@ def convert(*, llama: Path, model: Path, gguf: Path, precision: str) -> tuple[Pa
     return text, vision
 
 
-def launch(*, llama: Path, weights: tuple[Path, Path], port: int, threads: int) -> Launch:
+def image_tokens(model: Path) -> tuple[int, int]:
+    """(fewest, most) tokens of a picture by the checkpoint's own limits.
+
+    The converter drops them, and the server's defaults would show a picture far larger.
+    """
+    pixels = json.loads((model / "preprocessor_config.json").read_text())
+    token_px = (pixels["patch_size"] * pixels["merge_size"]) ** 2
+    size = pixels["size"]
+    return -(-size["shortest_edge"] // token_px), size["longest_edge"] // token_px
+
+
+def launch(
+    *, llama: Path, model: Path, weights: tuple[Path, Path], port: int, threads: int
+) -> Launch:
     """One slot, and keys and values as exact as the weights where these are float32."""
+    fewest, most = image_tokens(model)
     text, vision = weights
     command = [str(llama / "build/bin/llama-server"), "--model", str(text)]
     command += ["--mmproj", str(vision), "--host", "127.0.0.1", "--port", str(port), "--jinja"]
     command += ["--parallel", "1", "--ctx-size", str(CONTEXT)]
     command += ["--threads", str(threads), "--threads-batch", str(threads)]
+    command += ["--image-min-tokens", str(fewest), "--image-max-tokens", str(most)]
     if "f32" in text.name:
         command += ["--cache-type-k", "f32", "--cache-type-v", "f32"]
     return Launch(command=command)

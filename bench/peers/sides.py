@@ -59,6 +59,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
 
 
+def title(model: Path) -> str:
+    """What figures call a checkpoint: its folder alone may say no more than a version."""
+    return "/".join(model.resolve().parts[-2:])
+
+
 def chosen(options: argparse.Namespace, *, work: Path, fps: float) -> list[Side]:
     """The sides to run, in the order of `MODES`; weights of llama.cpp are converted into `work`."""
     names = options.sides.split(",")
@@ -116,7 +121,11 @@ def _llama(options: argparse.Namespace, work: Path) -> Callable[[int], Launch]:
 
     def launch(port: int) -> Launch:
         return llama_server.launch(
-            llama=options.llama, weights=weights, port=port, threads=options.threads
+            llama=options.llama,
+            model=options.model,
+            weights=weights,
+            port=port,
+            threads=options.threads,
         )
 
     return launch

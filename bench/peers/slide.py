@@ -29,7 +29,7 @@ from peers.camera import Camera, fill
 from peers.chat import Chat, Part, Reply, as_images, as_video
 from peers.clips import Clips
 from peers.process import free_port, running
-from peers.sides import LIVEEDGE, STOCK, Mode, Side, add_arguments, chosen
+from peers.sides import LIVEEDGE, STOCK, Mode, Side, add_arguments, chosen, title
 from report import finish, table
 
 QUESTION = "Is the door open or closed?"
@@ -110,12 +110,14 @@ def as_they_come(chat: Chat, task: Task) -> Measured:
     """Ours, from cameras that send each frame once."""
     measured = Measured()
     interval_s = task.clips.interval_s
-    scenes = task.scenes()
+    *scenes, before = task.scenes()
+    warm_up = Camera(chat.http, interval_s=interval_s)
+    fill([warm_up], [before], task.n_frames)
+    chat.ask(warm_up.window(task.n_frames), QUESTION)
+    warm_up.close()
     cameras = [Camera(chat.http, interval_s=interval_s) for _ in scenes]
     fill(cameras, scenes, task.n_frames)
-    *others, warm_up = cameras
-    chat.ask(warm_up.window(task.n_frames), QUESTION)
-    for number, camera in enumerate(others):
+    for number, camera in enumerate(cameras):
         new_same_other(chat, camera.window(task.n_frames), measured)
         if number < task.n_agree:
             answers(chat, camera.window(task.n_frames), number, measured.texts)
@@ -288,7 +290,7 @@ def show(
     }
     finish(
         {
-            "model": options.model.name,
+            "model": title(options.model),
             "frames": options.frames,
             "slides": options.slides,
             "interval_s": options.interval_s,

@@ -29,6 +29,7 @@ from liveedge.api.last_words import LastWords
 from liveedge.api.metrics import MetricSources
 from liveedge.core.clock import Clock, SystemClock
 from liveedge.core.errors import LiveEdgeError, SettingsInvalid
+from liveedge.core.machine import limit_arenas
 from liveedge.core.startup import Startup, process_started_s
 from liveedge.core.tasks import OwnedThread, TaskSet
 from liveedge.core.version import VERSION
@@ -219,9 +220,11 @@ def serve(
 ) -> signal.Signals | None:
     """Serve until SIGINT or SIGTERM, and return which; None where the start failed. Blocks.
 
-    A process that waits in `nursery` becomes the engine. The first signal lets answers in progress end; a second one ends the process at once.
+    A process that waits in `nursery` becomes the engine. The first signal lets answers in progress
+    end; a second one ends the process at once.
     """
     clock = clock or SystemClock()
+    limit_arenas()  # before there are threads
     _configure_logging(settings.log_level)
     startup = Startup(clock, say=log.info)
     startup.passed("imports", since_s=process_started_s(clock))

@@ -1,4 +1,4 @@
-"""The README is true: its map is the tree, its commands exist, and every command is in it."""
+"""README and map are true: the map is the tree, the commands exist, and every command is explained."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from liveedge.settings import CLIENT_VARIABLES, PREFIX, Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
+MAP = (ROOT / "docs" / "map.md").read_text()
 SOURCE = ROOT / "src" / "liveedge"
 CHECKED_FOLDERS = ("bench", "examples", "tools")
 
 
 def file_map() -> dict[str, str]:
     """Entry of the map -> the words behind it, continuation lines joined."""
-    block = README.split("## Map", 1)[1].split("```", 2)[1]
+    block = MAP.split("```", 2)[1]
     entries: dict[str, str] = {}
     name = ""
     for line in block.splitlines():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from liveedge.core.errors import InternalError
+from liveedge.engine.forms import ChoiceForm, JsonForm, RegexForm
 from liveedge.engine.request import ImagePart, TextPart, VideoPart
 from liveedge.testing.engine import FakeEngine
 from tests.serving import (
@@ -176,7 +177,7 @@ async def test_left_out_and_null_options_mean_the_defaults():
         request = server.engine.requests[0]
         assert request.sampling.max_tokens == 33
         assert request.sampling.temperature == 0
-        assert request.json_schema is None
+        assert request.form is None
         assert request.deadline_s == server.clock.monotonic_s() + 30
 
 
@@ -196,7 +197,70 @@ SCHEMA = {"type": "object", "properties": {"door": {"type": "string"}}}
 async def test_response_formats_become_the_grammar_of_the_answer(wanted, schema):
     async with serving() as server:
         assert (await server.ask(response_format=wanted)).status_code == 200
-        assert server.engine.requests[0].json_schema == schema
+        assert server.engine.requests[0].form == (None if schema is None else JsonForm(schema))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "form"),
+    [
+        ({"choice": ["Yes", " no "]}, ChoiceForm(("Yes", " no "))),
+        ({"regex": r"\d+"}, RegexForm(r"\d+")),
+        ({"regex": ""}, RegexForm("")),
+        ({"json": SCHEMA}, JsonForm(SCHEMA)),
+        ({"json": json.dumps(SCHEMA)}, JsonForm(SCHEMA)),
+        ({"json": {}}, JsonForm({})),
+        ({"json_object": True}, JsonForm({})),
+        ({"choice": ["a"], "regex": None, "whatever": 1}, ChoiceForm(("a",))),
+        (None, None),
+    ],
+)
+async def test_structured_outputs_become_the_grammar_of_the_answer(wanted, form):
+    async with serving() as server:
+        plain = {"response_format": {"type": "text"}}
+        assert (await server.ask(structured_outputs=wanted, **plain)).status_code == 200
+        assert server.engine.requests[0].form == form
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"structured_outputs": {}}, "got none"),
+        ({"structured_outputs": {"json_object": False}}, "got none"),
+        ({"structured_outputs": {"choice": ["a"], "regex": "a"}}, "got choice and regex"),
+        ({"structured_outputs": {"json": {}, "grammar": "x"}}, "got json and grammar"),
+        ({"structured_outputs": {"choice": []}}, "choice"),
+        ({"structured_outputs": {"choice": ["a", ""]}}, "choice"),
+        ({"structured_outputs": {"choice": "a"}}, "choice"),
+        ({"structured_outputs": {"choice": ["a", 1]}}, "choice"),
+        ({"structured_outputs": {"regex": 5}}, "regex"),
+        ({"structured_outputs": {"json": "{"}}, "no JSON"),
+        ({"structured_outputs": {"json": "[]"}}, "json"),
+        ({"structured_outputs": {"json": "[" * 100_000}}, "no JSON"),
+        (
+            {
+                "structured_outputs": {"regex": "a"},
+                "response_format": {"type": "json_object"},
+            },
+            "exclude each other",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_a_form_that_is_none_or_two_is_a_422(fields, message):
+    async with serving() as server:
+        answer = await server.ask(**fields)
+        assert answer.status_code == 422
+        assert message in answer.text
+        assert server.engine.requests == []
+
+
+@pytest.mark.parametrize("name", ["grammar", "structural_tag"])
+async def test_forms_of_vllm_that_cannot_be_enforced_are_refused_by_name(name):
+    async with serving() as server:
+        answer = await server.ask(structured_outputs={name: ""})
+        assert answer.status_code == 400
+        assert answer.json()["error"]["code"] == "parameter_unsupported"
+        assert f"structured_outputs.{name}" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("field", ["tools", "functions"])

@@ -478,6 +478,45 @@ async def test_what_stands_before_the_frames_is_never_told():
         assert len(listed.json()["data"][0]["windows"]) == 1
 
 
+async def test_a_window_over_two_streams_follows_both_and_ends_with_either():
+    async with serving() as server:
+        one, two = await camera(server), await camera(server)
+        await server.ask(one.part(), two.part())
+        await until_auto(server)
+        await two.film(0.1)  # to its tick at 5 s
+        await until_auto(server, updates=2)
+        (view,) = await one.windows()
+        assert view["frames"] == 8
+        assert await two.windows() == [view]
+        await server.client.delete(f"/streams/{two.stream_id}")
+        assert await one.windows() == []
+        assert server.engine.stats().windows == 0
+
+
+async def test_a_window_may_name_the_model_by_an_alias():
+    async with serving(aliases={"hosted": MODEL}) as server:
+        cam = await camera(server)
+        answer = await cam.put(model="hosted")
+        assert (answer.status_code, answer.json()["model"]) == (201, MODEL)
+        await cam.until_warm()
+        assert (await server.ask(cam.part())).status_code == 200
+        assert (await cam.look())["hits"] == 1
+
+
+async def test_a_question_that_leaves_early_leaves_its_window():
+    async with serving() as server:
+        cam = await camera(server)
+        server.engine.hold("prefill")
+        body = json.dumps(chat_body(cam.part())).encode()
+        async with Exchange(server.built.app, "/v1/chat/completions", body) as exchange:
+            await until(lambda: len(server.engine.requests) == 1)
+            (view,) = await cam.windows()
+            assert (view["state"], view["updates"]) == ("warming", 0)  # the answer goes first
+            exchange.leave()
+        server.engine.release("prefill")
+        await until_auto(server)
+
+
 # ── freshness ──
 
 
@@ -500,7 +539,8 @@ async def test_a_bound_lets_a_question_use_what_is_warm():
         assert 400 <= told["age_ms"] <= 600
 
 
-async def test_a_bound_that_the_warm_frames_break_takes_the_newest():
+@pytest.mark.parametrize("bound_ms", [300, 430])
+async def test_a_bound_that_the_warm_frames_break_or_are_about_to_takes_the_newest(bound_ms):
     async with serving() as server:
         cam = await camera(server)
         await cam.put()
@@ -508,7 +548,7 @@ async def test_a_bound_that_the_warm_frames_break_takes_the_newest():
         await cam.film(0.1)  # to the tick at 5 s
         await cam.until_warm(updates=2)
         await cam.film(0.4)
-        told = (await server.ask(cam.part(f"{LIVE}&max_age_ms=300"))).json()["liveedge"]
+        told = (await server.ask(cam.part(f"{LIVE}&max_age_ms={bound_ms}"))).json()["liveedge"]
         assert told["age_ms"] <= 2
         assert told["frames"][-1]["frame_index"] == 54
 

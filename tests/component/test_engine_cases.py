@@ -10,9 +10,16 @@ import pytest
 
 from liveedge.core.errors import MediaTooLarge
 from liveedge.engine.interface import PreparedRequest, WindowPrefix
-from liveedge.engine.request import GenerateRequest, ImagePart, Message, SamplingParams, TextPart
+from liveedge.engine.request import (
+    Delta,
+    GenerateRequest,
+    ImagePart,
+    Message,
+    SamplingParams,
+    TextPart,
+)
 from tests.checkpoints import make_checkpoint
-from tests.engines import ENDLESS, Answer, LocalEngine, frame, question
+from tests.engines import ENDLESS, Answer, Content, LocalEngine, frame, question
 from tests.reference import Clip, clip, picture, still
 
 ROW_BYTES = 64 * 4 * 2  # of the test checkpoint's features: the embedding and one deepstack layer
@@ -70,7 +77,9 @@ def test_a_picture_larger_than_the_feature_memory_is_refused_before_it_is_loaded
 ) -> None:
     """Case 16."""
     engine = LocalEngine(checkpoint, max_model_len=256, encoder_cache_bytes=20 * ROW_BYTES)
-    content = [(f"x{n}", still(96, 96, seed=n)) for n in range(3)]  # 9 tokens each
+    content: list[str | tuple[str, Clip]] = [
+        (f"x{n}", still(96, 96, seed=n)) for n in range(3)
+    ]  # 9 tokens each
     with pytest.raises(MediaTooLarge, match="27 visual tokens, the encoder's memory holds 20"):
         engine.preparer.prepare(question("big", [*content, "?"]))
     answers = engine.run(
@@ -87,10 +96,10 @@ def test_a_picture_larger_than_the_feature_memory_is_refused_before_it_is_loaded
 
 def test_an_answer_that_is_stopped_by_its_first_token_disturbs_nobody(engine: LocalEngine) -> None:
     """Case 20."""
-    content = [("clip", clip(64, 96, (0.0, 1.0))), "What moves?"]
+    content: Content = [("clip", clip(64, 96, (0.0, 1.0))), "What moves?"]
     prepare = engine.preparer.prepare
     expected = engine.ask(prepare(question("before", content, max_tokens=12)))
-    first = next(event.text for event in expected.events if getattr(event, "text", ""))
+    first = next(event.text for event in expected.events if isinstance(event, Delta) and event.text)
     other = prepare(question("other", ["Go on."], max_tokens=30, json_schema=ENDLESS))
     empty = prepare(question("empty", content, max_tokens=12, stop=(first,)))
     running, stopped = engine.run(other, empty)

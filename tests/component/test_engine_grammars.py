@@ -12,6 +12,7 @@ import pytest
 from liveedge.core.clock import SystemClock
 from liveedge.core.errors import LiveEdgeError, ResponseFormatUnsupported
 from liveedge.engine.core import MAX_HINTS, Grammars
+from liveedge.engine.forms import JsonForm
 from liveedge.engine.interface import PreparedRequest
 from liveedge.engine.messages import Abort, Compile, Submit
 from liveedge.engine.request import GenerateRequest
@@ -64,7 +65,7 @@ def held() -> Iterator[Held]:
 def submit(request_id: str) -> Submit:
     none = np.zeros(0, np.int64)
     asked = GenerateRequest(
-        request_id=request_id, messages=(), json_schema={"type": "object", "title": request_id}
+        request_id=request_id, messages=(), form=JsonForm({"type": "object", "title": request_id})
     )
     prepared = PreparedRequest(
         request=asked,

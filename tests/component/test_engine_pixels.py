@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from liveedge.engine.messages import (
     Released,
     SharedPixels,
 )
-from liveedge.engine.plan import LoadJob
+from liveedge.engine.plan import SALT, LoadJob
 from liveedge.engine.request import FrameInput, GenerateRequest
 from liveedge.engine.shared import FrameRoom, map_frames
 
@@ -192,6 +193,19 @@ def test_a_frame_that_cannot_be_had_is_told_with_its_reason(halves: Halves, came
     camera.error = FrameEvicted("frame 7 is gone")
     (job,) = halves.ask(camera.group("g"))
     assert halves.outcome(job) is camera.error
+    assert halves.desk.used_bytes == 0
+
+
+def test_a_group_that_is_encoded_once_more_takes_no_compressed_copies(
+    halves: Halves, camera: Camera
+) -> None:
+    group = camera.group("g")
+    copies = tuple(replace(frame, is_exact=lambda: False) for frame in group.frames)
+    halves.desk.enter(prepared("q", replace(group, frames=copies)))
+    again, asked = LoadJob(replace(group, key=f"g{SALT}1")), LoadJob(group)
+    halves.intake.submit([again, asked])
+    assert isinstance(halves.outcome(again), FrameEvicted)
+    assert np.array_equal(halves.outcome(asked)[0], pixels_of("g-0"))
     assert halves.desk.used_bytes == 0
 
 

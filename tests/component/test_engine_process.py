@@ -31,6 +31,7 @@ from liveedge.core.errors import (
     ModelUnavailable,
 )
 from liveedge.engine.client import EngineClient, load_engine
+from liveedge.engine.forms import JsonForm
 from liveedge.engine.interface import EngineSettings, EngineStats
 from liveedge.engine.request import (
     Delta,
@@ -192,6 +193,9 @@ class Camera:
         return ImagePart(frame=FrameInput(key=key, width=width, height=HEIGHT, load=load))
 
 
+HELD = JsonForm(ENDLESS)
+
+
 def ask(request_id: str, *parts: ImagePart, text: str = "?", **options: Any) -> GenerateRequest:
     sampling = SamplingParams(max_tokens=options.pop("max_tokens", 4))
     message = Message(role="user", content=(*parts, TextPart(text)))
@@ -309,7 +313,7 @@ async def test_a_thousand_clients_that_leave_leave_nothing_behind(engine: Engine
 
     async def visit(n: int) -> None:
         part = Camera().picture(f"visit-{n % 60}")
-        asked = ask(f"visit-{n}", part, max_tokens=rng.choice([1, 5, 300]), json_schema=ENDLESS)
+        asked = ask(f"visit-{n}", part, max_tokens=rng.choice([1, 5, 300]), form=HELD)
         try:
             async with asyncio.timeout(rng.uniform(0, 0.3)):
                 await listen(engine, asked)
@@ -329,8 +333,7 @@ async def test_a_thousand_clients_that_leave_leave_nothing_behind(engine: Engine
 def hold(n: int) -> tuple[GenerateRequest, ...]:
     """Answers that keep every slot busy."""
     return tuple(
-        ask(f"busy-{n}-{slot}", max_tokens=450, json_schema=ENDLESS)
-        for slot in range(SETTINGS.n_slots)
+        ask(f"busy-{n}-{slot}", max_tokens=450, form=HELD) for slot in range(SETTINGS.n_slots)
     )
 
 
@@ -344,11 +347,11 @@ async def into_phase(
     begin = engine.stats()
     many = [camera.picture(f"{phase}-{n}") for n in range(30)]
     asked: dict[str, tuple[GenerateRequest, ...]] = {
-        "queue": (*hold(0), ask("queued", json_schema=ENDLESS)),
+        "queue": (*hold(0), ask("queued", form=HELD)),
         "load": (ask("loads", camera.picture("never")),),
         "encode": (ask("encodes", *many),),
         "prefill": (ask("prefills", text="so " * 200),),
-        "decode": (ask("decodes", max_tokens=450, json_schema=ENDLESS),),
+        "decode": (ask("decodes", max_tokens=450, form=HELD),),
     }
     reached: dict[str, Callable[[EngineStats], bool]] = {
         "queue": lambda now: now.running == SETTINGS.n_slots and now.queue_depth == 1,
@@ -406,7 +409,7 @@ async def test_a_hanging_engine_is_replaced(
     await asyncio.wait_for(engine.ready(), LIMIT_S)
     first = engine.pid
     assert first is not None
-    task = asyncio.ensure_future(listen(engine, ask("stuck", max_tokens=450, json_schema=ENDLESS)))
+    task = asyncio.ensure_future(listen(engine, ask("stuck", max_tokens=450, form=HELD)))
     await until(lambda: engine.stats().generated_tokens > 0)
     with caplog.at_level(logging.CRITICAL):
         os.kill(first, signal.SIGSTOP)
@@ -478,7 +481,7 @@ async def test_closing_ends_requests_and_the_process(checkpoint: Path) -> None:
     await asyncio.wait_for(engine.ready(), LIMIT_S)
     pid = engine.pid
     assert pid is not None
-    task = asyncio.ensure_future(listen(engine, ask("q", max_tokens=450, json_schema=ENDLESS)))
+    task = asyncio.ensure_future(listen(engine, ask("q", max_tokens=450, form=HELD)))
     await until(lambda: engine.stats().running == 1)
     await asyncio.to_thread(engine.close)
     assert isinstance(failure(await task), ModelUnavailable)

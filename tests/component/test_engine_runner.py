@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from liveedge.core.errors import InternalError, ResponseFormatUnsupported
+from liveedge.engine.forms import AnswerForm, ChoiceForm, JsonForm
+from liveedge.engine.grammar import GrammarCompiler, Matcher
 from liveedge.engine.interface import EngineSettings
 from liveedge.engine.plan import (
     Compare,
@@ -315,12 +318,24 @@ def test_nothing_is_kept_of_requests_that_did_not_ask(rig: Rig) -> None:
 
 
 def test_a_schema_that_cannot_be_held_fails_its_own_request_alone(rig: Rig) -> None:
-    refused = SampleSpec(SamplingParams(), {"type": "object", "not": {"type": "string"}})
+    refused = SampleSpec(SamplingParams(), JsonForm({"type": "object", "not": {"type": "string"}}))
     first, second = rig.prefill(
         chunk("a", words(1, 5), sample=refused), chunk("b", words(2, 5), slot=1)
     )
     assert isinstance(first, ResponseFormatUnsupported)
     assert isinstance(second, Sampled)
+
+
+def test_the_next_owner_of_a_spoilt_slot_gets_what_it_gets_elsewhere(rig: Rig) -> None:
+    rig.prefill(*(chunk(name, words(1, 9), slot=slot) for slot, name in enumerate("abc")))
+    rig.runner._kv.values[:, 1] = float("nan")
+    assert [isinstance(found, InternalError) for found in rig.decode("a", "b", "c")] == [0, 1, 0]
+    prompts = {name: words(n, n) for name, n in (("d", 5), ("e", 4), ("f", 7))}
+    rig.prefill(*(chunk(name, ids, slot=i) for i, (name, ids) in enumerate(prompts.items())))
+    found = [rig.decode("d", "e", "f")[1] for _ in range(3)]
+    rig.prefill(chunk("g", prompts["e"], slot=3))
+    assert found == [rig.decode("g")[0] for _ in range(3)]
+    assert all(isinstance(outcome, Sampled) for outcome in found)
 
 
 def test_one_spoilt_slot_fails_its_own_request_alone(rig: Rig) -> None:
@@ -334,12 +349,12 @@ def test_one_spoilt_slot_fails_its_own_request_alone(rig: Rig) -> None:
 
 
 def test_greedy_sampled_and_bound_requests_share_a_step(rig: Rig) -> None:
-    schema = {"enum": ["door", "lamp"]}
+    form = JsonForm({"enum": ["door", "lamp"]})
     specs = [
         GREEDY,
         SampleSpec(SamplingParams(temperature=1.0, seed=3), None),
         SampleSpec(SamplingParams(logprobs=True, top_logprobs=2), None),
-        SampleSpec(SamplingParams(), schema),
+        SampleSpec(SamplingParams(), form),
     ]
     names = [str(i) for i in range(4)]
     pieces = [chunk(n, words(i, 6), slot=i, sample=specs[i]) for i, n in enumerate(names)]
@@ -347,6 +362,40 @@ def test_greedy_sampled_and_bound_requests_share_a_step(rig: Rig) -> None:
     greedy, _, logged, _ = rig.decode(*names)
     assert greedy.top == ()
     assert next(token for token, _ in logged.top) == logged.token
+
+
+class Noting(GrammarCompiler):
+    """Notes where a mask is asked for that nobody began before the pass."""
+
+    def __init__(self, inner: GrammarCompiler, late: list[bool]) -> None:
+        self._inner = inner
+        self._late = late
+
+    def matcher(self, form: AnswerForm) -> Matcher:
+        made, late = self._inner.matcher(form), self._late
+
+        class NotingMatcher(Matcher):
+            def forbidden(self) -> NDArray[np.bool_]:
+                late.append(self.ahead is None)
+                return super().forbidden()
+
+        sizes = {"n_tokens": made._n_tokens, "n_logits": made._n_logits}
+        return NotingMatcher(made.library, **sizes)
+
+
+def test_every_mask_is_begun_before_the_pass_that_needs_it(rig: Rig) -> None:
+    late: list[bool] = []
+    rig.runner._compiler = Noting(rig.runner._compiler, late)
+    bound = SampleSpec(SamplingParams(), ChoiceForm(("door", "lamp and door")))
+    drawn = SampleSpec(SamplingParams(temperature=1.0, seed=1), ChoiceForm(("x" * 40,)))
+    rig.prefill(
+        chunk("a", words(1, 5), sample=bound),
+        chunk("b", words(2, 5), slot=1),
+        chunk("c", words(3, 5), slot=2, sample=drawn),
+    )
+    assert late == [False] * 2
+    rig.decode("a", "b", "c")
+    assert late == [False] * 4
 
 
 def test_a_closed_runner_computes_nothing_more(folder: Path, lib: ctypes.CDLL) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from liveedge.core.errors import InternalError, LiveEdgeError, ResponseFormatUnsupported
+from liveedge.engine.forms import ANY_OBJECT, AnswerForm, ChoiceForm, JsonForm
 from liveedge.engine.grammar import GrammarCompiler, Matcher
 from liveedge.engine.plan import Sampled
 from liveedge.engine.request import SamplingParams
@@ -147,6 +149,7 @@ SCHEMA = {
     "required": ["door", "boxes", "lamp"],
     "additionalProperties": False,
 }
+FORM = JsonForm(SCHEMA)
 
 
 @pytest.mark.parametrize("temperature", [5e-324, 2e-38, 1e-20, 1e-5, 9e-5])
@@ -172,7 +175,7 @@ class BrokenMatcher(Matcher):
     def __init__(self, error: Exception) -> None:
         self.error = error
 
-    def allowed(self) -> NDArray[np.bool_]:
+    def forbidden(self) -> NDArray[np.bool_]:
         raise self.error
 
 
@@ -221,10 +224,10 @@ class Words:
             n_logits=self.n_logits,
         )
 
-    def answer(self, schema: dict[str, Any], *, seed: int, n_most: int = 400) -> str:
+    def answer(self, form: AnswerForm, *, seed: int, n_most: int = 400) -> str:
         """What noise says under a grammar."""
         generator = torch.Generator().manual_seed(seed)
-        one = chooser(self.compiler.matcher(schema), temperature=1.0, seed=seed)
+        one = chooser(self.compiler.matcher(form), temperature=1.0, seed=seed)
         data = b""
         for _ in range(n_most):
             logits = torch.randn(self.n_logits, generator=generator)
@@ -244,7 +247,7 @@ def words() -> Words:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_under_a_schema_even_noise_becomes_a_valid_answer(words: Words, seed: int) -> None:
-    answer = json.loads(words.answer(SCHEMA, seed=seed))
+    answer = json.loads(words.answer(FORM, seed=seed))
     assert list(answer) == ["door", "boxes", "lamp"]
     assert answer["door"] in {"open", "closed"}
     assert isinstance(answer["lamp"], bool)
@@ -253,8 +256,8 @@ def test_under_a_schema_even_noise_becomes_a_valid_answer(words: Words, seed: in
 
 
 def test_the_empty_schema_is_any_object(words: Words) -> None:
-    matcher = words.compiler.matcher({})
-    allowed = matcher.allowed()
+    matcher = words.compiler.matcher(ANY_OBJECT)
+    allowed = ~matcher.forbidden()
     starts = {words.tokens[n][:1] for n in allowed.nonzero()[0]}
     assert b"{" in starts
     assert b"[" not in starts
@@ -262,20 +265,29 @@ def test_the_empty_schema_is_any_object(words: Words) -> None:
 
 
 def test_two_answers_under_one_schema_do_not_share_their_place(words: Words) -> None:
-    first, second = words.compiler.matcher(SCHEMA), words.compiler.matcher(SCHEMA)
-    first.accept(int(first.allowed().nonzero()[0][0]))
-    assert (first.allowed() != second.allowed()).any()
+    first, second = words.compiler.matcher(FORM), words.compiler.matcher(FORM)
+    first.accept(int((~first.forbidden()).nonzero()[0][0]))
+    assert (first.forbidden() != second.forbidden()).any()
 
 
 def test_a_schema_that_was_compiled_ahead_is_compiled_once(words: Words) -> None:
-    schema = {"type": "object", "properties": {"ahead": {"type": "boolean"}}}
-    words.compiler.compile(grammar_of(schema))
+    form = JsonForm({"type": "object", "properties": {"ahead": {"type": "boolean"}}})
+    words.compiler.compile(grammar_of(form))
     known = dict(words.compiler._compiled)
-    words.compiler.matcher(schema)
+    words.compiler.matcher(form)
     assert words.compiler._compiled == known
 
 
 def test_a_grammar_that_fails_to_compile_is_the_schemas_fault(words: Words) -> None:
     loop = {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}
     with pytest.raises(ResponseFormatUnsupported, match="cannot be enforced"):
-        words.compiler.compile(grammar_of(loop | {"$ref": "#/$defs/a"}))
+        words.compiler.compile(grammar_of(JsonForm(loop | {"$ref": "#/$defs/a"})))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_of_texts_that_look_like_regexes_one_is_said_to_the_letter(words: Words, seed: int) -> None:
+    rng = random.Random(seed)
+    letters = "ab01_-.*+?()[]{}|\\^$/#&~<>\"' \n\t\r\0\x1b\x7f\x85\u2028\u200dé你🎥"
+    for _ in range(10):
+        texts = {"".join(rng.choices(letters, k=rng.randint(1, 5))) for _ in range(12)}
+        assert words.answer(ChoiceForm(tuple(texts)), seed=rng.randrange(1000)) in texts

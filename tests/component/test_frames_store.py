@@ -214,6 +214,7 @@ def test_a_hot_frame_is_exact_and_an_old_one_close(make_store, clock):
         store.publish(RgbPixels(pixels))
         assert store.wait_encoded(30)
         clock.move(0.04)
+    assert [store.is_exact(index) for index in range(10)] == [False] * 7 + [True] * 3
     for index in (7, 8, 9):
         assert np.array_equal(store.load(index), published[index])
     for index in range(7):

@@ -26,6 +26,7 @@ from liveedge.core.errors import (
     WindowLimitReached,
 )
 from liveedge.engine.client import load_engine
+from liveedge.engine.forms import JsonForm
 from liveedge.engine.interface import (
     Engine,
     EngineSettings,
@@ -124,7 +125,7 @@ def ask(
         request_id=request_id,
         messages=(Message(role="user", content=content),),
         sampling=SamplingParams(max_tokens=max_tokens),
-        json_schema=ENDLESS if endless else None,
+        form=JsonForm(ENDLESS) if endless else None,
         deadline_s=deadline_s,
     )
 

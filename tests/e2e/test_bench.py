@@ -68,10 +68,11 @@ FIGURES = {
         "age_ms_p50",
     },
 }
-# Shared code, and the program that runs the others.
+# Shared code, the program that runs the others, and the one for a GPU.
 HELPERS = {
     "all",
     "asking",
+    "gpu_check",  # has a test of its own
     "hostile",
     "lean_http",
     "live",

@@ -8,6 +8,7 @@ import re
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -75,14 +76,20 @@ def until(condition: Any) -> None:
         CLOCK.wait(never, 0.01)
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[Running]:
+@contextmanager
+def server_with_camera() -> Iterator[Running]:
     with (
         running_server(model=None, port=None, clock=CLOCK) as server,
         httpx.Client(base_url=server.url, timeout=60, trust_env=False) as http,
         Client(server.url, clock=CLOCK) as client,
     ):
         yield Running(server, http, client)
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Running]:
+    with server_with_camera() as running:
+        yield running
 
 
 def test_the_servers_process_never_loads_torch(running: Running) -> None:
@@ -123,11 +130,12 @@ def test_a_killed_engine_costs_its_answers_and_nothing_else(running: Running) ->
     assert after["first_frame_at_ms"] == before["first_frame_at_ms"]
 
 
-def test_the_engine_ends_with_its_server(running: Running) -> None:
-    until(lambda: len(running.engines()) == 2)  # one answers, one stands by
-    engines = running.engines()
-    os.kill(running.server.pid, signal.SIGKILL)
-    until(lambda: not any(map(is_alive, engines)))
+def test_the_engine_and_its_standby_end_with_a_killed_server() -> None:
+    with server_with_camera() as running:
+        until(lambda: len(running.engines()) == 2)  # one answers, one stands by
+        engines = running.engines()
+        os.kill(running.server.pid, signal.SIGKILL)
+        until(lambda: not any(map(is_alive, engines)))
 
 
 def is_alive(pid: int) -> bool:

@@ -131,4 +131,4 @@ def test_the_end_of_the_server_is_told_with_its_last_words_and_its_stages_before
     stages: list[str] = []
     with pytest.raises(ServerFailed, match=r"ended with status -9:\n(.|\n)*answers after"):
         lose_the_server()
-    assert stages[:2] == ["import of torch", "tokenizer"]
+    assert stages[:2] == ["tokenizer", "imports"]

@@ -1,6 +1,7 @@
 """HTTP to torch and back: a small random model behind the real server, pictures pushed into streams."""
 
 import json
+import re
 import socket
 
 import httpx
@@ -107,6 +108,52 @@ def test_json_modes_return_bare_json(running):
     wanted = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema, "strict": True}}
     said = running.ask(response_format=wanted, max_completion_tokens=40).json()
     assert json.loads(said["choices"][0]["message"]["content"])["door"] in ("open", "closed")
+
+
+BOOLEANS = {"type": "array", "items": {"type": "boolean"}, "minItems": 5, "maxItems": 5}
+
+
+def test_eight_choices_are_each_held_to_a_form(running):
+    texts = ["open", "open wide", " closed ", "关着 🚪"]
+    options = {"n": 8, "temperature": 2.0, "seed": 3, "max_completion_tokens": 60}
+    for wanted, fits in (
+        ({"choice": texts}, lambda text: text in texts),
+        ({"regex": "[a-c]{3,9}x?"}, lambda text: re.fullmatch("[a-c]{3,9}x?", text)),
+        ({"json": BOOLEANS}, lambda text: len(json.loads(text)) == 5),
+    ):
+        choices = running.ask(structured_outputs=wanted, **options).json()["choices"]
+        assert len(choices) == 8
+        assert {choice["finish_reason"] for choice in choices} == {"stop"}
+        assert all(fits(choice["message"]["content"]) for choice in choices), choices
+        assert len({choice["message"]["content"] for choice in choices}) > 1
+
+
+def test_a_stop_string_ends_an_answer_of_a_form_that_is_streamed(running):
+    wanted = {"choice": ["one two three"]}
+    *chunks, done = sse_events(
+        running.ask(structured_outputs=wanted, stop="two", stream=True, n=2).text
+    )
+    assert done == "[DONE]"
+    for choice in range(2):
+        own = [
+            c["choices"][0] for c in chunks if c["choices"] and c["choices"][0]["index"] == choice
+        ]
+        assert "".join(one["delta"].get("content") or "" for one in own) == "one "
+        assert own[-1]["finish_reason"] == "stop"
+
+
+def test_a_form_that_cannot_be_held_is_named_and_harms_nobody(running):
+    for wanted, message in (
+        ({"regex": "(?=a)b"}, "this regex cannot be enforced"),
+        ({"regex": "a" * 5000}, "5000 characters"),
+        ({"choice": [str(n) for n in range(10_000)]}, "10000 texts"),
+    ):
+        body = running.body() | {"structured_outputs": wanted}
+        answer = running.client.post("/v1/chat/completions", json=body)
+        assert answer.status_code == 400
+        assert answer.json()["error"]["code"] == "response_format_unsupported"
+        assert message in answer.json()["error"]["message"]
+    assert running.ask().status_code == 200
 
 
 def test_choices_with_a_seed_differ_and_repeat(running):

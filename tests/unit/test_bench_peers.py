@@ -18,8 +18,9 @@ sys.path.append(str(BENCH))
 
 from peers.camera import Camera  # noqa: E402
 from peers.chat import Reply, as_images, as_video  # noqa: E402
+from peers.llama_server import image_tokens  # noqa: E402
 from peers.process import Launch, free_port, running  # noqa: E402
-from peers.sides import LIVEEDGE, LLAMA, MODES, STOCK  # noqa: E402
+from peers.sides import LIVEEDGE, LLAMA, MODES, SHIPPED, STOCK  # noqa: E402
 from peers.slide import agreement, check_frames, parse  # noqa: E402
 
 # Not `stock_server`: it imports transformers, which takes longer than everything else here.
@@ -69,6 +70,10 @@ def test_a_peer_without_its_flag_is_left_out_by_default(monkeypatch: pytest.Monk
     options = parse()
     assert (options.vllm, options.llama) == (None, None)
     assert {STOCK, LLAMA} <= set(options.sides.split(","))
+
+
+def test_llama_cpp_is_held_to_the_pictures_size_that_the_checkpoint_allows():
+    assert image_tokens(SHIPPED) == (4, 65)
 
 
 def test_answers_are_compared_where_both_sides_gave_one():

@@ -159,9 +159,25 @@ def test_on_a_gpu_pools_are_the_gpus_and_the_rest_is_not():
     free = replace(asked(device="cuda").budget, device_free_bytes=8 * GIB)
     plan = plan_memory(replace(asked(device="cuda"), budget=free), FACTS)
     on_device = {line.name for line in plan.lines if line.place == "device"}
-    assert on_device == {"weights", "KV slots", "encoder cache", "workspace", "CUDA"}
+    assert on_device == {
+        *("weights", "KV slots", "encoder cache", "workspace"),
+        *("CUDA", "decode graphs"),
+    }
     assert plan.host_bytes + plan.device_bytes == sum(line.n_bytes for line in plan.lines)
     assert "of 8 GiB free" in plan.table()
+
+
+def test_recorded_decode_steps_gather_the_keys_of_one_layer_for_every_answer():
+    token_bytes = 2 * 2 * 32 * 2  # keys and values, heads, width, bytes
+    few, many = (
+        sizes(plan_memory(asked(device="cuda", n_slots=n, max_model_len=1000), FACTS))[
+            "decode graphs"
+        ]
+        for n in (2, 3)
+    )
+    spare_places = 4 * token_bytes  # one more slot, in every layer
+    assert many - few == token_bytes * 1000 + 1000 * 2 + spare_places
+    assert "decode graphs" not in sizes(plan_memory(asked(), FACTS))
 
 
 def test_in_one_process_nothing_is_shared_and_the_server_holds_all():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields, replace
 from typing import Any, get_args
 
@@ -19,6 +18,7 @@ from liveedge.core.errors import (
     RegionMismatch,
     RequestInvalid,
 )
+from liveedge.engine.forms import ChoiceForm, JsonForm, RegexForm
 from liveedge.engine.interface import (
     EngineSettings,
     EngineStats,
@@ -120,12 +120,17 @@ samplings = st.builds(
     logprobs=st.booleans(),
     top_logprobs=st.integers(0, 20),
 )
+forms = st.one_of(
+    st.dictionaries(texts, st.integers() | texts | st.lists(texts)).map(JsonForm),
+    st.lists(texts).map(tuple).map(ChoiceForm),
+    texts.map(RegexForm),
+)
 requests = st.builds(
     GenerateRequest,
     request_id=names,
     messages=st.just(()),
     sampling=samplings,
-    json_schema=st.none() | st.dictionaries(texts, st.integers() | texts | st.lists(texts)),
+    form=st.none() | forms,
     priority=st.sampled_from(["interactive", "batch"]),
     deadline_s=times,
     fresh_until_s=times,
@@ -309,10 +314,10 @@ def test_words_and_functions_stay_on_their_side() -> None:
 
 
 def test_what_json_allows_and_64_bits_do_not_is_sent_all_the_same() -> None:
-    schema = {"type": "integer", "maximum": 10**40}
+    form = JsonForm({"type": "integer", "maximum": 10**40})
     sampling = SamplingParams(seed=10**30, stop=("half \ud83d",))
     asked = GenerateRequest(
-        request_id="q", messages=(), sampling=sampling, json_schema=schema, deadline_s=1.0
+        request_id="q", messages=(), sampling=sampling, form=form, deadline_s=1.0
     )
     prepared = PreparedRequest(
         request=asked,
@@ -325,7 +330,7 @@ def test_what_json_allows_and_64_bits_do_not_is_sent_all_the_same() -> None:
         max_new_tokens=1,
     )
     other = there_and_back(Submit(prepared, 0.0)).prepared.request
-    assert json.dumps(other.json_schema) == json.dumps(schema)
+    assert other.form == form
     # The sampler takes seeds modulo this, so it draws the same.
     assert other.sampling == replace(sampling, seed=10**30 % SEED_RANGE)
 

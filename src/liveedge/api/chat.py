@@ -7,7 +7,7 @@ event of the answer. A client that leaves ends the work, in every phase.
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -28,10 +28,11 @@ from liveedge.api.encode import (
 )
 from liveedge.api.errors import error_object
 from liveedge.api.reply import dump
-from liveedge.api.schema import ChatBody, ChatMessage, ContentPart, ResponseFormat
+from liveedge.api.schema import ChatBody, ChatMessage, ContentPart, StructuredOutputs
 from liveedge.api.sse import DONE, EventStream, event as sse_event
 from liveedge.core.clock import Clock
 from liveedge.core.errors import LiveEdgeError
+from liveedge.engine.forms import ANY_OBJECT, AnswerForm, ChoiceForm, JsonForm, RegexForm
 from liveedge.engine.request import SamplingParams
 from liveedge.service.ask import Asker
 from liveedge.service.question import (
@@ -178,7 +179,7 @@ def to_question(
         turns=tuple(_turn(i, message) for i, message in enumerate(body.messages)),
         sampling=_sampling(body, default_max_tokens),
         n=body.n or 1,
-        json_schema=_json_schema(body.response_format),
+        form=_form(body),
         unsupported=_unsupported(body),
         thread_id=body.thread_id,
         timeout_ms=body.timeout_ms,
@@ -236,19 +237,40 @@ def _sampling(body: ChatBody, default_max_tokens: int) -> SamplingParams:
     )
 
 
-def _json_schema(wanted: ResponseFormat | None) -> Mapping[str, Any] | None:
+def _form(body: ChatBody) -> AnswerForm | None:
+    """At most one of the two fields says something."""
+    if body.structured_outputs is not None:
+        return _structured(body.structured_outputs)
+    wanted = body.response_format
     if wanted is None or wanted.type == "text":
         return None
     if wanted.type == "json_object" or wanted.json_schema is None:
-        return {}
-    return wanted.json_schema.schema_ or {}
+        return ANY_OBJECT
+    return JsonForm(wanted.json_schema.schema_ or {})
+
+
+def _structured(wanted: StructuredOutputs) -> AnswerForm | None:
+    if wanted.choice is not None:
+        return ChoiceForm(tuple(wanted.choice))
+    if wanted.regex is not None:
+        return RegexForm(wanted.regex)
+    if wanted.json_ is not None:
+        return JsonForm(wanted.json_)
+    return ANY_OBJECT if wanted.json_object else None
 
 
 def _unsupported(body: ChatBody) -> tuple[str, ...]:
-    """Fields whose effect would be lost: answers are not parsed for tool calls yet."""
+    """Fields whose effect would be lost: answers are not parsed for tool calls yet, and not every
+    form can be enforced."""
     fields = [name for name in ("tools", "functions") if getattr(body, name)]
     if body.tool_choice not in (None, "none", "auto"):  # an answer that has to be a tool call
         fields.append("tool_choice")
+    if body.structured_outputs is not None:
+        fields += [
+            f"structured_outputs.{name}"
+            for name in ("grammar", "structural_tag")
+            if getattr(body.structured_outputs, name) is not None
+        ]
     return tuple(fields)
 
 

@@ -6,6 +6,7 @@ that comes later in the order of checks. An explicit null counts as absent.
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import (
@@ -20,7 +21,7 @@ from pydantic import (
 MAX_TIMEOUT_MS = 3_600_000
 MAX_STREAM_AGE_MS = 10**12
 
-StopText: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
+SomeText: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
 
 
 def _as_list(value: object) -> object:
@@ -86,6 +87,54 @@ class ResponseFormat(_Body):
         return self
 
 
+def _as_object(value: object) -> object:
+    """A schema may come as text, as vLLM takes it."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise ValueError("this text is no JSON; send the schema as an object") from error
+
+
+class StructuredOutputs(_Body):
+    """What the answer has to look like, with the names of vLLM: exactly one of `choice`, `regex`,
+    `json` and `json_object`."""
+
+    choice: list[SomeText] | None = Field(
+        None, min_length=1, description="the answer is exactly one of these texts"
+    )
+    regex: str | None = Field(
+        None,
+        description="the whole answer matches; no look-around, back references or word boundaries",
+    )
+    json_: Annotated[dict[str, Any], BeforeValidator(_as_object)] | None = Field(
+        None, alias="json", description="a JSON schema, as an object or as text"
+    )
+    json_object: bool | None = Field(None, description="true: any JSON object")
+    # Known so that they can be refused by name.
+    grammar: Any = Field(None, description="not supported")
+    structural_tag: Any = Field(None, description="not supported")
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        kinds = {
+            "choice": self.choice is not None,
+            "regex": self.regex is not None,
+            "json": self.json_ is not None,
+            "json_object": bool(self.json_object),
+            "grammar": self.grammar is not None,
+            "structural_tag": self.structural_tag is not None,
+        }
+        found = [name for name, is_set in kinds.items() if is_set]
+        if len(found) != 1:
+            raise ValueError(
+                "structured_outputs needs exactly one of choice, regex, json and json_object,"
+                f" got {' and '.join(found) or 'none'}"
+            )
+        return self
+
+
 class StreamOptions(_Body):
     """`stream_options`."""
 
@@ -104,13 +153,16 @@ class ChatBody(_Body):
     top_k: int | None = Field(None, ge=-1)  # 0 and -1: all
     min_p: float | None = Field(None, ge=0, le=1)
     seed: int | None = None
-    stop: Annotated[list[StopText], BeforeValidator(_as_list), Field(max_length=4)] | None = None
+    stop: Annotated[list[SomeText], BeforeValidator(_as_list), Field(max_length=4)] | None = None
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
     n: int | None = Field(None, ge=1, le=8)
     response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = Field(
+        None, description="instead of response_format"
+    )
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     functions: list[dict[str, Any]] | None = None
@@ -120,6 +172,13 @@ class ChatBody(_Body):
     timeout_ms: int | None = Field(None, ge=1, le=MAX_TIMEOUT_MS)
     max_age_ms: int | None = Field(None, ge=1, le=MAX_STREAM_AGE_MS)
     priority: Literal["interactive", "batch"] | None = None
+
+    @model_validator(mode="after")
+    def _has_one_form(self) -> Self:
+        plain = self.response_format is None or self.response_format.type == "text"
+        if self.structured_outputs is not None and not plain:
+            raise ValueError("response_format and structured_outputs exclude each other; send one")
+        return self
 
     @model_validator(mode="after")
     def _rivals_only_with_logprobs(self) -> Self:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_CGROUPS = Path("/proc/self/cgroup")
 PROCESSES = Path("/proc")
+
+M_ARENA_MAX = -8  # of mallopt, in glibc
+N_ARENAS = 2
 
 
 def physical_bytes() -> int:
@@ -27,6 +31,15 @@ def resident_bytes(pid: int | None = None, *, processes: Path = PROCESSES) -> in
         return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return None
+
+
+def limit_arenas() -> None:
+    """Let all threads of this process share few heaps. By default each thread of a camera gets one,
+    and each grows to its own worst moment: 0.3 MB a minute in a process that needs no more memory.
+    Does nothing where the C library has no such setting."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(M_ARENA_MAX, N_ARENAS)
 
 
 def _limits(cgroups: Path, own: Path) -> list[int]:

@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Final, TypeAlias, assert_never
+from typing import Final, TypeAlias, assert_never
 
 from liveedge.core.clock import Clock
 from liveedge.core.errors import (
@@ -28,6 +28,7 @@ from liveedge.core.errors import (
     WindowLimitReached,
 )
 from liveedge.engine.desk import Desk
+from liveedge.engine.forms import AnswerForm
 from liveedge.engine.front import Front
 from liveedge.engine.interface import (
     EngineSettings,
@@ -183,8 +184,8 @@ class EngineClient:
     def startup_ms(self) -> Mapping[str, float]:
         return dict(self._startup_ms)
 
-    def check_schema(self, schema: Mapping[str, Any]) -> None:
-        self._schemas.check(schema)
+    def check_form(self, form: AnswerForm) -> None:
+        self._schemas.check(form)
 
     def prepare(self, request: GenerateRequest) -> PreparedRequest:
         return self._preparer.prepare(request)

@@ -45,7 +45,7 @@ from liveedge.engine.messages import (
 )
 from liveedge.engine.request import Event, Failed, Finished
 from liveedge.engine.scheduler import Scheduler
-from liveedge.engine.schema import grammar_of
+from liveedge.engine.schema import written
 from liveedge.engine.start import Parts, set_threads
 
 log = logging.getLogger("liveedge.engine")
@@ -111,7 +111,7 @@ class EngineCore:
         """Any message from the other half; never blocks."""
         match message:
             case Submit():
-                if message.prepared.request.json_schema is None:
+                if message.prepared.request.form is None:
                     self._accept(message)
                 else:
                     self._grammars.take(message)
@@ -169,7 +169,7 @@ _Job: TypeAlias = Submit | Compile
 
 
 class Grammars:
-    """Compiles the schemas of requests before the engine thread sees them.
+    """Compiles the forms of requests before the engine thread sees them.
 
     Thread   `liveedge-grammars`; requests pass in the order in which they came.
     Bound    requests: by what may be alive at once. Hints: MAX_HINTS, then they are left out, and
@@ -229,11 +229,11 @@ class Grammars:
 
     def _pass(self, submit: Submit) -> None:
         request = submit.prepared.request
-        assert request.json_schema is not None
+        assert request.form is not None
         try:
-            self._compile(grammar_of(request.json_schema))
+            self._compile(written(request.form))
         except LiveEdgeError:
-            log.debug("a schema is refused when its request begins")  # by the runner, to it alone
+            log.debug("a form is refused when its request begins")  # by the runner, to it alone
         with self._lock:
             self._held.discard(request.request_id)
             aborted = request.request_id in self._aborted

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from liveedge.core.errors import InternalError, LiveEdgeError, MediaInvalid
+from liveedge.core.errors import FrameEvicted, InternalError, LiveEdgeError, MediaInvalid
 from liveedge.core.tasks import OwnedThread
 from liveedge.engine.interface import FeatureGroup, PreparedRequest
 from liveedge.engine.messages import (
@@ -45,6 +45,7 @@ class _Order:
 
     ticket: int
     group: FeatureGroup
+    only_exact: bool
     withdrawn: bool = False
     answered: bool = False  # the engine has its range now
 
@@ -123,7 +124,7 @@ class Desk:
         with self._lock:
             group = next(iter(self._groups.get(message.key, {}).values()), None)
             if group is not None:
-                order = _Order(message.ticket, group)
+                order = _Order(message.ticket, group, message.only_exact)
                 self._orders[message.ticket] = order
                 self._waiting.append(order)
                 self._lock.notify()
@@ -203,7 +204,7 @@ class Desk:
     def _load(self, order: _Order) -> Pixels | None:
         frames = order.group.frames
         if self._room is None:
-            return tuple(load_frame(frame) for frame in frames)
+            return tuple(load_frame(frame, only_exact=order.only_exact) for frame in frames)
         # Room first: what waits for it holds no pixels.
         sizes = tuple((frame.height, frame.width) for frame in frames)
         place = self._room.take(order, sum(frame_bytes(*size) for size in sizes))
@@ -213,13 +214,15 @@ class Desk:
         for frame, target in zip(frames, self._room.arrays(pixels), strict=True):
             if order.withdrawn:
                 return None
-            np.copyto(target, load_frame(frame))
+            np.copyto(target, load_frame(frame, only_exact=order.only_exact))
         return pixels
 
 
-def load_frame(frame: FrameInput) -> NDArray[np.uint8]:
+def load_frame(frame: FrameInput, *, only_exact: bool = False) -> NDArray[np.uint8]:
     """The pixels of a frame, checked against what was promised."""
     pixels = frame.load()
+    if only_exact and not frame.is_exact():  # asked after: exact now was exact then
+        raise FrameEvicted(f"of frame {frame.key} only a compressed copy is left")
     expected = (frame.height, frame.width, 3)
     if pixels.shape != expected or pixels.dtype != np.uint8:
         raise MediaInvalid(

@@ -1,4 +1,4 @@
-"""Answers that must be JSON of a given shape: which tokens may come next. Torch-free.
+"""Answers that must have a given form: which tokens may come next. Torch-free.
 
 The work is done by llguidance; here are only its errors in our words. What it is given has passed
 `schema_gate`.
@@ -7,23 +7,24 @@ The work is done by llguidance; here are only its errors in our words. What it i
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Protocol
 
 import numpy as np
-from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+from llguidance import LLExecutor, LLMatcher, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 
 from liveedge.core.errors import InternalError, ResponseFormatUnsupported
-from liveedge.engine.schema import grammar_of, parser_limits, short
+from liveedge.engine.forms import AnswerForm
+from liveedge.engine.schema import parser_limits, short, written
 
-MAX_REMEMBERED = 128  # compiled schemas
+MAX_REMEMBERED = 128  # compiled grammars
 
 
 class GrammarCompiler:
-    """Matchers for schemas, for one vocabulary. Any thread.
+    """Matchers for forms, for one vocabulary. Any thread.
 
-    The vocabulary is read with the first schema: a server without any never pays for it.
+    The vocabulary is read with the first form: a server without any never pays for it.
     """
 
     def __init__(
@@ -60,9 +61,10 @@ class GrammarCompiler:
         """Compile ahead, so that `matcher` costs the engine thread nothing."""
         self._start_of(grammar)
 
-    def matcher(self, schema: Mapping[str, Any]) -> Matcher:
+    def matcher(self, form: AnswerForm) -> Matcher:
         """A fresh matcher at the beginning of an answer."""
-        return Matcher(self._start_of(grammar_of(schema)).deep_copy(), self._n_logits)
+        start = self._start_of(written(form)).deep_copy()
+        return Matcher(start, n_tokens=self._read().vocab_size, n_logits=self._n_logits)
 
     def _start_of(self, grammar: str) -> LLMatcher:
         with self._lock:
@@ -82,35 +84,72 @@ def _check_start(start: LLMatcher) -> None:
     first.compute_bitmask()  # some mistakes show only here
     if first.is_error():
         raise ResponseFormatUnsupported(
-            f"this JSON schema cannot be enforced: {short(first.get_error())}"
+            f"this form of the answer cannot be enforced: {short(first.get_error())}"
         )
 
 
-class Matcher:
-    """Where one answer stands in its grammar."""
+class Mask(Protocol):
+    """Bits [n_words] that somebody computes: one for each token that may come."""
 
-    def __init__(self, matcher: LLMatcher, n_logits: int) -> None:
-        self._matcher = matcher
+    def bits(self) -> NDArray[np.int32]:
+        """Waits until they are there."""
+        ...
+
+
+class Matcher:
+    """Where one answer stands in its grammar.
+
+    `ahead` holds the mask of the next token where somebody computes it: see `masks`. Until that is
+    done the matcher is theirs.
+    """
+
+    def __init__(self, matcher: LLMatcher, *, n_tokens: int, n_logits: int) -> None:
+        self.library = matcher
+        self.ahead: Mask | None = None
+        self._n_tokens = n_tokens
         self._n_logits = n_logits
         self._check()
 
-    def allowed(self) -> NDArray[np.bool_]:
-        """[n_logits]: the tokens that may come next, the end of the answer included."""
-        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+    @property
+    def n_words(self) -> int:
+        """Of a mask; 32 tokens each."""
+        return (self._n_tokens + 31) // 32
+
+    def forbidden(self) -> NDArray[np.bool_]:
+        """[n_logits]: the tokens that may not come next. The end of the answer may come only where
+        the answer is complete."""
+        bits = self._bits()
         self._check()
-        known = np.unpackbits(bits, bitorder="little")[: self._n_logits].view(np.bool_)
-        # Checkpoints pad their embedding table beyond the vocabulary: nothing is ever said with those.
-        return np.concatenate((known, np.zeros(self._n_logits - len(known), np.bool_)))
+        if not bits.any():
+            raise InternalError("the grammar failed: it allows no token at this place")
+        # Checkpoints pad their embedding table beyond the vocabulary: nothing is said with those.
+        without = np.ones(self._n_logits, np.uint8)
+        n_known = min(self._n_tokens, self._n_logits)
+        without[:n_known] = np.unpackbits(~bits.view(np.uint8), count=n_known, bitorder="little")
+        return without.view(np.bool_)
+
+    @staticmethod
+    def open_executor(n_threads: int) -> LLExecutor:
+        """What computes the masks of several at once."""
+        return LLExecutor(n_threads)
+
+    def _bits(self) -> NDArray[np.int32]:
+        if self.ahead is not None:
+            return self.ahead.bits()
+        bits = np.empty(self.n_words, np.int32)
+        self.library.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
+        return bits
 
     def accept(self, token: int) -> bool:
         """Take a token; True when the answer is complete and nothing may follow."""
-        self._matcher.consume_token(token)
+        self.ahead = None
+        self.library.consume_token(token)
         self._check()
-        return self._matcher.is_stopped()
+        return self.library.is_stopped()
 
     def _check(self) -> None:
-        if self._matcher.is_error():
-            raise InternalError(f"the grammar failed: {short(self._matcher.get_error())}")
+        if self.library.is_error():
+            raise InternalError(f"the grammar failed: {short(self.library.get_error())}")
 
 
 class _Words:

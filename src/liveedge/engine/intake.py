@@ -94,7 +94,7 @@ class Intake:
                 self._next_ticket += 1
                 self._asked[ticket] = job
                 self._tickets[job] = ticket
-                fetches.append(Fetch(ticket, job.source_key))
+                fetches.append(Fetch(ticket, job.source_key, job.is_salted))
         for fetch in fetches:
             self._send(fetch)
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from liveedge.core.errors import ContextLengthExceeded
+from liveedge.engine.forms import AnswerForm
 from liveedge.engine.request import Event, FrameInput, GenerateRequest
 
 MIN_MESSAGE_TOKENS = 3  # the template's own: begin, role, end
@@ -28,7 +29,9 @@ class EngineSettings:
     model_id: str | None = None  # None: the name of the checkpoint folder
     device: Literal["auto", "cpu", "cuda"] = "auto"
     n_slots: int = 8  # answers at once; each holds `max_model_len` tokens of KV memory
-    n_windows: int = 4  # warm windows at once; each holds a slot too, and one slot is theirs to change
+    n_windows: int = (
+        4  # warm windows at once; each holds a slot too, and one slot is theirs to change
+    )
     max_model_len: int | None = None  # None: the model's own limit, at most 4096
     encoder_cache_bytes: int = 256 << 20
     patch_bytes: int = 128 << 20  # preprocessed pixels waiting for the encoder
@@ -183,8 +186,8 @@ class Engine(Protocol):
         """Where the time of the start went, by stage, in order."""
         ...
 
-    def check_schema(self, schema: Mapping[str, Any]) -> None:
-        """Check whether answers can be held to a schema. A new schema may take seconds: call this
+    def check_form(self, form: AnswerForm) -> None:
+        """Check whether answers can be held to a form. A new form may take seconds: call this
         before `prepare`, on a thread of its own; one that was used before takes no time.
 
         Raises ResponseFormatUnsupported, or QueueFull where too many new ones come at once.
@@ -195,7 +198,7 @@ class Engine(Protocol):
         """Count, check and expand. Pure CPU work of about a millisecond; loads no frame.
 
         Raises ContextLengthExceeded, MediaTooLarge, ModelVideoUnsupported, MediaInvalid, and what
-        `check_schema` raises.
+        `check_form` raises.
         """
         ...
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from liveedge.engine.attention import attend_behind
 from liveedge.engine.slots import Copy
 
 PADDING_WORTH = 1.5  # padded rows may cost this much more than exact ones before we go row by row
@@ -30,6 +31,7 @@ class KvShape:
     n_kv_heads: int
     max_len: int
     head_dim: int
+    spare_places: int = 0  # behind the last place of each slot: see `graphs`
 
 
 class KvMemory:
@@ -38,8 +40,9 @@ class KvMemory:
     def __init__(
         self, dims: KvShape, *, prefill_chunk: int, device: torch.device, dtype: torch.dtype
     ) -> None:
-        shape = (dims.n_layers, dims.n_slots, dims.n_kv_heads, dims.max_len, dims.head_dim)
         max_len = dims.max_len
+        n_places = max_len + dims.spare_places
+        shape = (dims.n_layers, dims.n_slots, dims.n_kv_heads, n_places, dims.head_dim)
         # Zeros, because masked attention multiplies what it does not see by zero: never NaN.
         self.keys = zeros(shape, device=device, dtype=dtype)
         self.values = zeros(shape, device=device, dtype=dtype)
@@ -55,6 +58,11 @@ class KvMemory:
         for memory in (self.keys, self.values):
             source = memory[:, copy.source, :, : copy.n_tokens]
             memory[:, copy.target, :, : copy.n_tokens] = source
+
+    def clear(self, slot: int) -> None:
+        """Make it as it was at the start."""
+        self.keys[:, slot].zero_()
+        self.values[:, slot].zero_()
 
     def piece(self, *, slot: int, start: int, n_tokens: int) -> PieceAttend:
         """Attention of a prompt piece."""
@@ -114,14 +122,8 @@ class PieceAttend:
         keys, values = self._keys[layer], self._values[layer]
         keys[:, self._start : self._stop] = k[0]
         values[:, self._start : self._stop] = v[0]
-        return scaled_dot_product_attention(
-            q,
-            keys[None, :, : self._stop],
-            values[None, :, : self._stop],
-            attn_mask=self._mask,
-            is_causal=self._mask is None,
-            enable_gqa=q.shape[1] != k.shape[1],
-        )
+        seen = slice(0, self._stop)
+        return attend_behind(q, keys[None, :, seen], values[None, :, seen], self._mask)
 
 
 class PackedPieces:

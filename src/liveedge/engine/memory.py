@@ -37,7 +37,8 @@ MIB: Final = 1 << 20
 # Resident after `import torch` and our own imports, and what their allocators keep: torch 2.14 for
 # CPU takes 520 MB. With CUDA the libraries and the context are several times that; an estimate.
 ENGINE_LIBRARIES: Final[dict[Device, int]] = {"cpu": 600 * MIB, "cuda": 3072 * MIB}
-DEVICE_CONTEXT: Final = 1024 * MIB  # an estimate: context, libraries' workspaces, graphs
+DEVICE_CONTEXT: Final = 768 * MIB  # an estimate: context, libraries' workspaces
+GRAPH_POOL: Final = 256 * MIB  # an estimate: what recorded steps share, and their own descriptions
 SERVER_LIBRARIES: Final = 192 * MIB  # web server, codecs, threads and what their allocators keep
 # The imports of an engine process, and nothing else: 290 MB of its own; the files of the libraries
 # are in memory once for both.
@@ -274,6 +275,9 @@ def engine_lines(asked: MemoryAsked, facts: ModelFacts, sizing: Sizing) -> tuple
         rows.append(
             Line(name="CUDA", n_bytes=DEVICE_CONTEXT, place="device", how="context; estimated")
         )
+        how = f"keys of a layer side by side, and {human(GRAPH_POOL)} estimated for the steps"
+        n_bytes = graphs_bytes(facts, sizing, value_bytes=value_bytes)
+        rows.append(Line(name="decode graphs", n_bytes=n_bytes, place="device", how=how))
     if settings.verify_share > 0:
         n_answers = settings.n_slots + sizing.limits.max_verifications
         n_bytes = KEPT_LOGITS * n_answers * facts.config.text.vocab_size * 4
@@ -308,6 +312,16 @@ def workspace_bytes(
     logits = n_logits * text.vocab_size * 4
     loading = 2 * facts.largest_values * value_bytes - sizing.kv_bytes - sizing.feature_bytes
     return max(2 * (prefill + encode) + logits, loading)
+
+
+def graphs_bytes(facts: ModelFacts, sizing: Sizing, *, value_bytes: int) -> int:
+    """What recorded decode steps hold: the keys and values of one layer for every answer, logits, a
+    spare place behind every slot, and the pool."""
+    text = facts.config.text
+    place = 2 * text.n_kv_heads * text.head_dim * value_bytes
+    gathered = sizing.n_slots * sizing.max_model_len * place
+    logits = sizing.n_slots * text.vocab_size * value_bytes
+    return gathered + logits + text.n_layers * sizing.n_kv_slots * place + GRAPH_POOL
 
 
 def human(n_bytes: int) -> str:

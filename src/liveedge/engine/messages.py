@@ -108,6 +108,7 @@ class Fetch:
 
     ticket: int  # unique while an engine runs
     key: str
+    only_exact: bool = False  # a compressed copy is of no use
 
 
 @dataclass(frozen=True, slots=True)

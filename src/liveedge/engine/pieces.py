@@ -39,7 +39,7 @@ def prefill_chunk(sequence: Sequence, n_tokens: int, *, cache: EncoderCache) -> 
     request = prepared.request
     sample = None
     if goal is None and stop == prepared.n_tokens:
-        sample = SampleSpec(request.sampling, request.json_schema, keep_logits=sequence.keep_logits)
+        sample = SampleSpec(request.sampling, request.form, keep_logits=sequence.keep_logits)
     return PrefillChunk(
         request_id=sequence.request_id,
         slot=sequence.slot,

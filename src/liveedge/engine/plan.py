@@ -6,14 +6,13 @@ order is: decode, copies, encode, prefills. What a copy reads was there before t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from liveedge.core.errors import LiveEdgeError
+from liveedge.engine.forms import AnswerForm
 from liveedge.engine.interface import FeatureGroup
 from liveedge.engine.request import SamplingParams
 from liveedge.engine.slots import Copy
@@ -41,6 +40,11 @@ class LoadJob:
         """The key under which the request that has the frames knows this group."""
         return self.group.key.partition(SALT)[0]
 
+    @property
+    def is_salted(self) -> bool:
+        """Encoded once more, to compare: other pixels than the first time are of no use."""
+        return SALT in self.group.key
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodeBatch:
@@ -58,7 +62,7 @@ class SampleSpec:
     """How the tokens of a request are chosen; handed over with its first token."""
 
     sampling: SamplingParams
-    json_schema: Mapping[str, Any] | None
+    form: AnswerForm | None
     keep_logits: bool = False  # of the first tokens, until the request is forgotten: see `Compare`
 
 

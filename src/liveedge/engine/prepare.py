@@ -50,8 +50,8 @@ class Preparer:
 
     def prepare(self, request: GenerateRequest) -> PreparedRequest:
         """The prompt of a request, or the error that says why it cannot be run."""
-        if request.json_schema is not None:
-            self._schemas.check(request.json_schema)
+        if request.form is not None:
+            self._schemas.check(request.form)
         prompt, groups = self._build(request, asks=True)
         return PreparedRequest(
             request=request,

@@ -13,6 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from liveedge.core.errors import LiveEdgeError
+from liveedge.engine.forms import AnswerForm
+
+
+def always() -> bool:
+    """Of pixels that do not change."""
+    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +31,8 @@ class FrameInput:
     load: Callable[[], NDArray[np.uint8]] = field(
         compare=False
     )  # RGB [height, width, 3]; may raise
+    # Whether `load` still gives the pixels of its first time, or a compressed copy of them.
+    is_exact: Callable[[], bool] = field(default=always, compare=False)
     time_s: float = 0.0  # video only: seconds from the start of the segment, goes into the prompt
 
 
@@ -89,9 +97,7 @@ class GenerateRequest:
     messages: tuple[Message, ...]
     tools: tuple[Mapping[str, Any], ...] = ()
     sampling: SamplingParams = SamplingParams()
-    json_schema: Mapping[str, Any] | None = (
-        None  # constrain the answer to it; {} is any JSON object
-    )
+    form: AnswerForm | None = None  # hold the answer to it
     priority: Literal["interactive", "batch"] = "interactive"
     deadline_s: float | None = None  # monotonic; not finished by then: Failed(DeadlineExceeded)
     fresh_until_s: float | None = None  # monotonic; no first token by then: Failed(FrameStale)

@@ -6,7 +6,7 @@ Never   decides anything, and never keeps anything that grows: all memory is all
 
 Two ways compute the same. On a CPU with the native library everything up to NATIVE_ROWS tokens
 goes there: one call for all layers. Torch is the reference, the way of every other device, of
-larger pieces, and of the vision tower.
+larger pieces, and of the vision tower. On CUDA the decode step is recorded (`graphs`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import ctypes
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from liveedge.core.errors import InternalError, LiveEdgeError
-from liveedge.engine.grammar import GrammarCompiler
+from liveedge.engine.graphs import SPARE_PLACES, DecodeGraphs, open_graphs
 from liveedge.engine.kv import KvMemory, KvShape, zeros
+from liveedge.engine.masks import Masks
 from liveedge.engine.plan import (
     Compare,
     Compared,
@@ -42,6 +43,9 @@ from liveedge.models.qwen3_vl.text import Deepstack
 from liveedge.models.qwen3_vl.vision import VisionFeatures
 from liveedge.models.qwen3_vl.weights import Qwen3VL
 
+if TYPE_CHECKING:  # it imports a library that answers without a schema do not need
+    from liveedge.engine.grammar import GrammarCompiler, Matcher
+
 log = logging.getLogger("liveedge.engine")
 
 # Tokens of one native call. Measured up to here on two Zen 3 cores, hidden sizes 192 to 1024:
@@ -50,6 +54,7 @@ NATIVE_ROWS: Final = 512
 KEPT_TOKENS: Final = 16  # first tokens of an answer whose logits are kept to compare
 
 Outcome: TypeAlias = Sampled | Compared | LiveEdgeError | None
+_Opened: TypeAlias = dict[str, Chooser | LiveEdgeError]
 
 
 class Runner(Protocol):
@@ -87,11 +92,15 @@ class TorchRunner:
         compiler: GrammarCompiler,
         entropy: Callable[[], int],
         lib: ctypes.CDLL | None,
+        use_graphs: bool = True,
     ) -> None:
         weight = model.text.embed_tokens.weight
         self._device, dtype = weight.device, weight.dtype
+        self._is_cuda = self._device.type == "cuda"
+        use_graphs = use_graphs and self._is_cuda
         self._model = model
         self._compiler = compiler
+        self._masks = Masks(n_threads=torch.get_num_threads() // 2)
         self._entropy = entropy
         self._choosers: dict[str, Chooser] = {}
         self._kept: dict[str, list[Tensor]] = {}
@@ -110,12 +119,16 @@ class TorchRunner:
                 n_kv_heads=config.text.n_kv_heads,
                 max_len=sizing.max_model_len,
                 head_dim=config.text.head_dim,
+                spare_places=SPARE_PLACES if use_graphs else 0,
             ),
             prefill_chunk=sizing.limits.prefill_chunk,
             device=self._device,
             dtype=dtype,
         )
         self._native = self._open_native(sizing, lib)
+        self._graphs: DecodeGraphs | None = None
+        if use_graphs:
+            self._graphs = open_graphs(model.text, self._kv, n_rows=sizing.n_slots)
         log.info("the text model runs %s", "in C" if self.is_native else "by torch")
 
     def _open_native(self, sizing: Sizing, lib: ctypes.CDLL | None) -> NativeText | None:
@@ -133,7 +146,8 @@ class TorchRunner:
         return self._native is not None
 
     def close(self) -> None:
-        """End the native threads; nothing can be computed afterwards."""
+        """End the threads; nothing can be computed afterwards."""
+        self._masks.close()
         if self._native is not None:
             self._native.close()
 
@@ -147,7 +161,7 @@ class TorchRunner:
     @torch.inference_mode()
     def encode(self, batch: EncodeBatch) -> None:
         """Compute the features of groups and put them into their rows."""
-        patches = [_patches(item).to(self._device) for item in batch.patches]
+        patches = [_patches(item).to(self._device, non_blocking=True) for item in batch.patches]
         grids = [
             (height // self._patch_px, width // self._patch_px) for height, width in batch.sizes
         ]
@@ -157,6 +171,20 @@ class TorchRunner:
             found = self._model.vision.forward_packed(list(zip(patches, grids, strict=True)))
         features = torch.cat([_joined(part) for part in found])
         self._features.index_copy_(0, self._tensor(np.concatenate(batch.rows)), features)
+        self._settle()
+
+    def _clear_failed(self, slots: Iterable[int], outcomes: Iterable[Outcome]) -> None:
+        """What is not a number would reach the slot's next owner: padded attention multiplies what
+        it does not see by zero."""
+        for slot, outcome in zip(slots, outcomes, strict=True):
+            if isinstance(outcome, LiveEdgeError) and self._native is None:
+                self._kv.clear(slot)
+
+    def _settle(self) -> None:
+        """Wait for the device: the scheduler sizes its slices by what they took, and pinned memory
+        that was copied from goes back to its pool."""
+        if self._is_cuda:
+            torch.cuda.synchronize(self._device)
 
     # prefill
 
@@ -164,14 +192,17 @@ class TorchRunner:
     def prefill(self, chunks: Sequence[PrefillChunk]) -> list[Outcome]:
         """Compute pieces of prompts into their slots; the last piece of each gives a token."""
         outcomes: list[Outcome] = []
+        opened = self._open_choosers(chunks)
         for pack in self._packs(chunks):
             asked = [_asked(chunk) for chunk in pack]
             scores = self._compute(pack, _places(pack, asked))
             begin = 0
             for chunk, rows in zip(pack, asked, strict=True):
                 own = slice(begin, begin + len(rows))
-                outcomes.append(self._outcome(chunk, scores, own) if rows else None)
+                outcomes.append(self._outcome(chunk, scores, own, opened) if rows else None)
                 begin = own.stop
+        self._clear_failed([chunk.slot for chunk in chunks], outcomes)
+        self._settle()
         return outcomes
 
     def _packs(self, chunks: Sequence[PrefillChunk]) -> Iterator[Sequence[PrefillChunk]]:
@@ -213,12 +244,14 @@ class TorchRunner:
         hidden = text(embeds, positions, attend, deepstack, asked=self._tensor(asked))
         return _Scores(text.logits(hidden[0]), None)
 
-    def _outcome(self, chunk: PrefillChunk, scores: _Scores, own: slice) -> Outcome:
+    def _outcome(
+        self, chunk: PrefillChunk, scores: _Scores, own: slice, opened: _Opened
+    ) -> Outcome:
         logits = scores.logits[own]
         if chunk.compare is not None:
             return self._compared(chunk.compare, logits)
         assert chunk.sample is not None, "only rows that somebody wants are asked"
-        chooser = self._open_chooser(chunk.sample)
+        chooser = opened[chunk.request_id]
         if isinstance(chooser, LiveEdgeError):
             return chooser
         self._choosers[chunk.request_id] = chooser
@@ -226,13 +259,23 @@ class TorchRunner:
             self._kept[chunk.request_id] = [logits[0].clone()]
         return sample(logits, [chooser], scores.best and scores.best[own])[0]
 
+    def _open_choosers(self, chunks: Sequence[PrefillChunk]) -> _Opened:
+        """Of every chunk that samples. Before the pass, so that masks are computed beside it."""
+        opened = {
+            chunk.request_id: self._open_chooser(chunk.sample)
+            for chunk in chunks
+            if chunk.sample is not None
+        }
+        self._masks.begin(_matchers(opened.values()))
+        return opened
+
     def _open_chooser(self, spec: SampleSpec) -> Chooser | LiveEdgeError:
-        schema = spec.json_schema
+        form = spec.form
         try:
-            matcher = None if schema is None else self._compiler.matcher(schema)
+            matcher = None if form is None else self._compiler.matcher(form)
         except LiveEdgeError as error:
             return error
-        except Exception:  # one request's schema must not end the others of the pass
+        except Exception:  # one request's form must not end the others of the pass
             log.exception("a grammar could not be opened")
             return InternalError("the answer's grammar could not be opened")
         return new_chooser(spec.sampling, matcher=matcher, entropy=self._entropy)
@@ -263,13 +306,18 @@ class TorchRunner:
     @torch.inference_mode()
     def decode(self, batch: DecodeBatch) -> list[Sampled | LiveEdgeError]:
         """One more token for every sequence of the batch."""
+        choosers = [self._choosers[request_id] for request_id in batch.request_ids]
+        self._masks.begin(_matchers(choosers))
         scores = self._step(batch)
         if self._kept:
             self._keep(batch.request_ids, scores.logits)
-        choosers = [self._choosers[request_id] for request_id in batch.request_ids]
-        return sample(scores.logits, choosers, scores.best)
+        sampled = sample(scores.logits, choosers, scores.best)
+        self._clear_failed(batch.slots.tolist(), sampled)
+        return sampled
 
     def _step(self, batch: DecodeBatch) -> _Scores:
+        if self._graphs is not None:
+            return _Scores(*self._graphs.step(batch))
         if self._native is not None:
             best = self._native.decode(
                 tokens=batch.tokens,
@@ -297,8 +345,18 @@ class TorchRunner:
             self._kept.pop(request_id, None)
 
     def _tensor(self, values: NDArray[np.int64] | Sequence[int]) -> Tensor:
-        whole = np.ascontiguousarray(values, dtype=np.int64)
-        return torch.from_numpy(whole).to(self._device)
+        whole = torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64))
+        if self._is_cuda and len(whole):  # from pageable memory it would wait for the device
+            whole = whole.pin_memory()
+        return whole.to(self._device, non_blocking=True)
+
+
+def _matchers(choosers: Iterable[Chooser | LiveEdgeError]) -> list[Matcher]:
+    return [
+        chooser.matcher
+        for chooser in choosers
+        if isinstance(chooser, Chooser) and chooser.matcher is not None
+    ]
 
 
 def _asked(chunk: PrefillChunk) -> list[int]:

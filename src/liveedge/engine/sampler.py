@@ -10,14 +10,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from liveedge.core.errors import InternalError, LiveEdgeError
-from liveedge.engine.grammar import Matcher
 from liveedge.engine.plan import Sampled
 from liveedge.engine.request import SamplingParams
+
+if TYPE_CHECKING:
+    from liveedge.engine.grammar import Matcher
 
 log = logging.getLogger("liveedge.engine")
 
@@ -101,29 +104,38 @@ def _unusable() -> InternalError:
 
 
 def choose(row: Tensor, chooser: Chooser) -> Sampled:
-    """The next token of one request from its logits [vocab], float32 on the CPU."""
+    """The next token of one request from its logits [vocab], float32 on the CPU.
+
+    They may be changed: nobody reads them afterwards.
+    """
+    params = chooser.params
     scores = _penalised(row, chooser)
     if chooser.matcher is not None:
-        allowed = torch.from_numpy(chooser.matcher.allowed().copy())
-        scores = scores.masked_fill(~allowed, -INF)
+        scores = _masked(scores, chooser.matcher, in_place=scores is not row or not params.logprobs)
     if not scores.max().isfinite():
         raise _unusable()
     if chooser.generator is None:
         token = int(scores.argmax())
     else:
-        token = _draw(scores, chooser.params, chooser.generator)
+        token = _draw(scores, params, chooser.generator)
     complete = chooser.matcher is not None and chooser.matcher.accept(token)
     if chooser.has_penalties:
         chooser.chosen[token] = chooser.chosen.get(token, 0) + 1
-    if not chooser.params.logprobs:
+    if not params.logprobs:
         return Sampled(token, complete=complete)
     logprobs = row.log_softmax(-1)
     return Sampled(
         token,
         logprob=float(logprobs[token]),
-        top=_top(logprobs, chooser.params.top_logprobs),
+        top=_top(logprobs, params.top_logprobs),
         complete=complete,
     )
+
+
+def _masked(scores: Tensor, matcher: Matcher, *, in_place: bool) -> Tensor:
+    """Without the tokens that the grammar forbids."""
+    forbidden = torch.from_numpy(matcher.forbidden())
+    return scores.masked_fill_(forbidden, -INF) if in_place else scores.masked_fill(forbidden, -INF)
 
 
 def _penalised(row: Tensor, chooser: Chooser) -> Tensor:

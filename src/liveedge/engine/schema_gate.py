@@ -1,4 +1,4 @@
-"""Which schemas are known to be good: each new one goes on trial in a process of its own.
+"""Which forms are known to be good: each new one goes on trial in a process of its own.
 
 Threads  any; a check blocks its thread for as long as the trial takes.
 Bounds   N_TRIALS at once, MAX_WAITING threads that wait for one (then QueueFull), MAX_REMEMBERED
@@ -12,10 +12,10 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from liveedge.core.errors import DeadlineExceeded, QueueFull, ResponseFormatUnsupported
+from liveedge.engine.forms import ANY_OBJECT, AnswerForm
 from liveedge.engine.schema import grammar_of
 
 N_TRIALS = 2
@@ -26,7 +26,7 @@ TOO_MUCH = "it takes too much time or memory"
 
 
 class SchemaGate:
-    """Lets schemas pass that can be enforced at a bounded price.
+    """Lets forms pass that can be enforced at a bounded price.
 
     `compile_ahead` is called once for each new good one, on the thread that asked; `trial` says
     what is wrong with a grammar.
@@ -37,24 +37,24 @@ class SchemaGate:
     ) -> None:
         self._compile_ahead = compile_ahead
         self._trial = trial or run_trial
-        self._verdicts: dict[str, str] = {grammar_of({}): ""}
+        self._verdicts: dict[str, str] = {grammar_of(ANY_OBJECT): ""}
         self._changed = threading.Condition()  # over the three of this class that change
         self._n_running = 0
         self.n_waiting = 0  # threads
 
-    def check(self, schema: Mapping[str, Any]) -> None:
-        """Raise ResponseFormatUnsupported where the schema cannot be enforced, or QueueFull."""
-        grammar = grammar_of(schema)
+    def check(self, form: AnswerForm) -> None:
+        """Raise ResponseFormatUnsupported where the form cannot be enforced, or QueueFull."""
+        grammar = grammar_of(form)
         verdict = self._known(grammar)
         if verdict is None:
             verdict = self._try(grammar)
         if verdict:
-            raise ResponseFormatUnsupported(f"this JSON schema cannot be enforced: {verdict}")
+            raise ResponseFormatUnsupported(f"this {form.kind} cannot be enforced: {verdict}")
 
     def _try(self, grammar: str) -> str:
         self._enter()
         try:
-            # Another thread may have had the same schema on trial while this one waited.
+            # Another thread may have had the same form on trial while this one waited.
             verdict = self._known(grammar)
             if verdict is None:
                 verdict = self._trial(grammar)
@@ -71,7 +71,7 @@ class SchemaGate:
         with self._changed:
             if self.n_waiting >= MAX_WAITING:
                 raise QueueFull(
-                    f"{self.n_waiting} new JSON schemas wait for their check already; try again"
+                    f"{self.n_waiting} new forms of answers wait for their check already; try again"
                     " soon, or use one that was used before",
                     retry_after_s=1.0,
                 )
@@ -108,6 +108,6 @@ def run_trial(grammar: str) -> str:
         )
     except subprocess.TimeoutExpired as error:
         raise DeadlineExceeded(
-            f"the JSON schema could not be checked within {TRIAL_S:.0f} s; try again"
+            f"the form of the answer could not be checked within {TRIAL_S:.0f} s; try again"
         ) from error
     return done.stdout if done.returncode == 0 else TOO_MUCH

@@ -106,7 +106,10 @@ class Opening:
             scheduler=self._scheduler(),
             runner=runner,
             preprocess=Preprocessor(
-                model.config.vision, model.pixels, memory_bytes=self.sizing.patch_bytes
+                model.config.vision,
+                model.pixels,
+                memory_bytes=self.sizing.patch_bytes,
+                pinned=self._is_cuda,
             ).preprocess,
             compiler=compiler,
             row_bytes=self.row_bytes,

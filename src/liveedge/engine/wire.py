@@ -2,7 +2,7 @@
 
 Both ends run the same version, so nothing here needs to be compatible. Plain values go as they are;
 what cannot travel is replaced here and nowhere else: arrays become bytes, errors their class name
-and message, JSON schemas JSON. The words of a prompt are not sent, its tokens say it all; nor are
+and message, forms JSON. The words of a prompt are not sent, its tokens say it all; nor are
 functions: a frame of the other side cannot be loaded on this one.
 """
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from liveedge.core import errors
 from liveedge.core.errors import InternalError, LiveEdgeError, RegionMismatch, RequestInvalid
+from liveedge.engine.forms import AnswerForm, ChoiceForm, JsonForm, RegexForm
 from liveedge.engine.interface import (
     EngineSettings,
     EngineStats,
@@ -102,13 +103,16 @@ class WireGroup(Message):
     n_tokens: int
 
 
+FormKind: TypeAlias = Literal["json", "choice", "regex"]
+
+
 class WirePrepared(Message):
     """A prepared request without its words."""
 
     request_id: str
     sampling: SamplingParams  # seed in range, no stop strings
     stop: tuple[bytes, ...]
-    json_schema: str | None
+    form: tuple[FormKind, str] | None
     priority: Literal["interactive", "batch"]
     deadline_s: float | None
     fresh_until_s: float | None
@@ -271,6 +275,7 @@ class WireFetch(Message, tag="fetch"):
 
     ticket: int
     key: str
+    only_exact: bool
 
 
 class WireDropFetch(Message, tag="drop_fetch"):
@@ -365,8 +370,8 @@ def _plain_from_engine(wire: WirePong | WireFetch | WireDropFetch | WireFreed) -
     match wire:
         case WirePong(number):
             return Pong(number)
-        case WireFetch(ticket, key):
-            return Fetch(ticket, key)
+        case WireFetch(ticket, key, only_exact):
+            return Fetch(ticket, key, only_exact)
         case WireDropFetch(tickets):
             return DropFetch(tickets)
         case WireFreed(ticket):
@@ -498,7 +503,7 @@ def _wire_prepared(prepared: PreparedRequest) -> WirePrepared:
         request_id=request.request_id,
         sampling=replace(sampling, seed=seed, stop=()),
         stop=tuple(text.encode("utf-8", "surrogatepass") for text in sampling.stop),
-        json_schema=None if request.json_schema is None else json.dumps(dict(request.json_schema)),
+        form=None if request.form is None else _wire_form(request.form),
         priority=request.priority,
         deadline_s=request.deadline_s,
         fresh_until_s=request.fresh_until_s,
@@ -519,7 +524,7 @@ def _prepared(wire: WirePrepared) -> PreparedRequest:
             request_id=wire.request_id,
             messages=(),
             sampling=replace(wire.sampling, stop=stop),
-            json_schema=None if wire.json_schema is None else json.loads(wire.json_schema),
+            form=None if wire.form is None else _form(*wire.form),
             priority=wire.priority,
             deadline_s=wire.deadline_s,
             fresh_until_s=wire.fresh_until_s,
@@ -532,6 +537,32 @@ def _prepared(wire: WirePrepared) -> PreparedRequest:
         image_tokens=wire.image_tokens,
         max_new_tokens=wire.max_new_tokens,
     )
+
+
+def _wire_form(form: AnswerForm) -> tuple[FormKind, str]:
+    """Its kind, and the rest as JSON: that has room for what no text of the wire may hold."""
+    match form:
+        case JsonForm(schema):
+            return "json", json.dumps(dict(schema))
+        case ChoiceForm(choices):
+            return "choice", json.dumps(choices)
+        case RegexForm(pattern):
+            return "regex", json.dumps(pattern)
+        case _:
+            assert_never(form)
+
+
+def _form(kind: FormKind, text: str) -> AnswerForm:
+    value = json.loads(text)
+    match kind:
+        case "json":
+            return JsonForm(value)
+        case "choice":
+            return ChoiceForm(tuple(value))
+        case "regex":
+            return RegexForm(value)
+        case _:
+            assert_never(kind)
 
 
 def _wire_group(group: FeatureGroup) -> WireGroup:

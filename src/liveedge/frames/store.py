@@ -197,6 +197,11 @@ class FrameStore:
             return self._codec.decode(found.data)
         return found.pixels.rgb()
 
+    def is_exact(self, index: int) -> bool:
+        """Whether `load` gives the frame's own pixels; else it gives its compressed copy."""
+        with self._lock:
+            return self._tiers.is_exact(index)
+
     def snapshot(self) -> Snapshot:
         """What is retained now. Well under a millisecond for 18,000 frames."""
         with self._lock:

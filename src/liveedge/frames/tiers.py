@@ -153,6 +153,11 @@ class FrameTiers:
         assert place is not None, f"frame {index} is retained without pixels"
         return Compressed(self.arena.read(place))
 
+    def is_exact(self, index: int) -> bool:
+        """Whether the frame's own pixels are still here, not only a compressed copy."""
+        encoding = self._encoding
+        return self._is_hot(index) or (encoding is not None and encoding.index == index)
+
     def clear(self) -> None:
         """Free everything; what was produced and evicted stays counted, the rest is not."""
         self._hot.clear()

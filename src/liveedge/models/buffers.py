@@ -25,13 +25,16 @@ LINE_BYTES = 64  # of the processor's cache: where a buffer begins
 class BufferPool:
     """Lends tensors with arbitrary contents."""
 
-    def __init__(self, *, max_bytes: int) -> None:
+    def __init__(self, *, max_bytes: int, pinned: bool = False) -> None:
+        """`pinned`: a CUDA device reads the buffers directly. Who lends one to it must hold the
+        tensor until the device has read it."""
         self.lent_bytes = 0
         self.idle_bytes = 0
         self.n_made = 0
         self.n_reused = 0
         self.n_released = 0
         self._max_bytes = max_bytes
+        self._make = _pinned if pinned else _aligned
         self._idle: list[NDArray[np.uint8]] = []  # the longest unused first
         # Not a plain lock: a collection inside `take` may bring a buffer back on the same thread.
         self._lock = threading.RLock()
@@ -40,7 +43,7 @@ class BufferPool:
         n_bytes = math.prod(shape) * dtype.itemsize
         buffer = self._reuse(n_bytes)
         if buffer is None:
-            buffer = _aligned(-(-n_bytes // BLOCK_BYTES) * BLOCK_BYTES)
+            buffer = self._make(-(-n_bytes // BLOCK_BYTES) * BLOCK_BYTES)
         with self._lock:
             self.lent_bytes += buffer.nbytes
         lent = buffer[:n_bytes]
@@ -74,6 +77,10 @@ class BufferPool:
                 return
             self._idle.append(buffer)
             self.idle_bytes += buffer.nbytes
+
+
+def _pinned(n_bytes: int) -> NDArray[np.uint8]:
+    return torch.empty(n_bytes, dtype=torch.uint8, pin_memory=True).numpy()
 
 
 def _aligned(n_bytes: int) -> NDArray[np.uint8]:

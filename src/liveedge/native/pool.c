@@ -112,7 +112,7 @@ static void wake_all(le_pool *pool)
 
 le_pool *le_pool_open(int n_threads)
 {
-    le_pool *pool = aligned_alloc(CACHE_LINE, (sizeof(le_pool) + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE);
+    le_pool *pool = aligned_alloc(CACHE_LINE, sizeof(le_pool)); /* a multiple, for its fields are */
     if (pool == NULL)
         return NULL;
     atomic_init(&pool->ticket, 0);

@@ -63,7 +63,8 @@ typedef struct {
 #define TARGET
 #define NAME(x) x##_plain
 #define FMA(a, b, c) ((a) * (b) + (c))
-#define LANES(v) (((v)[0] + (v)[1]) + ((v)[2] + (v)[3]) + (((v)[4] + (v)[5]) + ((v)[6] + (v)[7])))
+#define LANES(v) \
+    (((v)[0] + (v)[1]) + ((v)[2] + (v)[3]) + (((v)[4] + (v)[5]) + ((v)[6] + (v)[7])))
 #define SUM4(to, a, b, c, d) \
     ((to)[0] = LANES(a), (to)[1] = LANES(b), (to)[2] = LANES(c), (to)[3] = LANES(d))
 #include "text_kernels.h"
@@ -71,7 +72,8 @@ typedef struct {
 typedef struct {
     void (*gemm)(const matrix *g, long n0, long n1);
     float (*soften)(float *row, long n, long end);
-    void (*mix)(long m, long width, const float *p, long p_step, const float *v, long k, float *out);
+    void (*mix)(long m, long width, const float *p, long p_step, const float *v, long k,
+                float *out);
     void (*norm)(const float *x, const float *weight, long n, float eps, float *out);
     void (*gate)(float *gate, const float *up, long n, int activation);
     int64_t (*best)(const float *row, long n);
@@ -90,7 +92,8 @@ typedef struct {
 
 typedef struct {
     int64_t n_layers, hidden, n_heads, n_kv_heads, head_dim, mlp, vocab, n_deepstack, activation;
-    int64_t n_slots, max_len, n_positions, n_features, max_rows, max_asked, n_threads, plain_only;
+    int64_t n_slots, max_len, n_positions, n_features;
+    int64_t max_rows, max_asked, n_threads, plain_only;
     double eps;
     const le_text_layer *layers;
     const float *embed, *norm, *head; /* [vocab, hidden], [hidden], [vocab, hidden] */
@@ -247,7 +250,8 @@ static void add_deepstack(text *t)
         const long r = t->n_kept == t->n_rows ? i : m->asked[i];
         if (m->visual[r] < 0)
             continue;
-        const float *from = m->features + (m->visual[r] * (1 + m->n_deepstack) + 1 + t->layer) * m->hidden;
+        const long part = m->visual[r] * (1 + m->n_deepstack) + 1 + t->layer;
+        const float *from = m->features + part * m->hidden;
         for (long j = 0; j < m->hidden; j++)
             t->x[i * m->hidden + j] += from[j];
     }

@@ -6,8 +6,9 @@
  * multiple of 8 floats are fast.
  */
 
-/* sums[r * n + c] = a row r . w row c, over k values; m and n are constants of the call, m * n <= 12
- * so that the sums stay in registers. Weights are read as the checkpoint has them: no packed copy. */
+/* sums[r * n + c] = a row r . w row c, over k values. m and n are constants of the call and m * n is
+ * at most 12, so that the sums stay in registers. Weights are read as the checkpoint has them: a
+ * packed copy would double their memory and gain a tenth at most. */
 INLINE TARGET void NAME(tile)(const int m, const int n, const float *a, long a_step,
                               const float *w, long w_step, long k, float *restrict sums)
 {
@@ -68,7 +69,8 @@ static TARGET void NAME(gemm)(const matrix *g, long n0, long n1)
             if (high == 1)
                 for (; c + 8 <= end; c += 8) {
                     NAME(tile)(1, 8, a, g->a_step, g->w + c * g->w_step, g->w_step, k, sums);
-                    NAME(put)(1, 8, sums, g->bias ? g->bias + c : NULL, out + c, g->out_step, g->add);
+                    NAME(put)(1, 8, sums, g->bias ? g->bias + c : NULL, out + c, g->out_step,
+                              g->add);
                 }
             for (; c + 4 <= end; c += 4) {
                 const float *w = g->w + c * g->w_step, *bias = g->bias ? g->bias + c : NULL;
@@ -198,24 +200,29 @@ INLINE TARGET void NAME(mix_tile)(const int m, const int n, const float *p, long
 static TARGET void NAME(mix)(long m, long width, const float *p, long p_step, const float *v,
                              long k, float *out)
 {
-    long c = 0;
-    for (; c + 32 <= width; c += 32) {
-        long r = 0;
-        for (; r + 3 <= m; r += 3)
-            NAME(mix_tile)(3, 4, p + r * p_step, p_step, v + c, width, k, out + r * width + c, width);
-        for (; r < m; r++)
-            NAME(mix_tile)(1, 4, p + r * p_step, p_step, v + c, width, k, out + r * width + c, width);
+    for (long r = 0; r < m;) {
+        const long high = m - r >= 3 ? 3 : 1;
+        const float *row = p + r * p_step;
+        float *to = out + r * width;
+        long c = 0;
+        for (; c + 32 <= width; c += 32)
+            if (high == 3)
+                NAME(mix_tile)(3, 4, row, p_step, v + c, width, k, to + c, width);
+            else
+                NAME(mix_tile)(1, 4, row, p_step, v + c, width, k, to + c, width);
+        for (; c + 8 <= width; c += 8)
+            for (long i = 0; i < high; i++)
+                NAME(mix_tile)(1, 1, row + i * p_step, p_step, v + c, width, k,
+                               to + i * width + c, width);
+        for (; c < width; c++)
+            for (long i = 0; i < high; i++) {
+                float sum = 0.0f;
+                for (long j = 0; j < k; j++)
+                    sum += row[i * p_step + j] * v[j * width + c];
+                to[i * width + c] = sum;
+            }
+        r += high;
     }
-    for (; c + 8 <= width; c += 8)
-        for (long r = 0; r < m; r++)
-            NAME(mix_tile)(1, 1, p + r * p_step, p_step, v + c, width, k, out + r * width + c, width);
-    for (; c < width; c++)
-        for (long r = 0; r < m; r++) {
-            float sum = 0.0f;
-            for (long j = 0; j < k; j++)
-                sum += p[r * p_step + j] * v[j * width + c];
-            out[r * width + c] = sum;
-        }
 }
 
 /* out = x / root mean square of x * weight; out may be x */

@@ -72,7 +72,7 @@ class AskResources:
     """What all questions share."""
 
     prompts: Workers
-    schemas: Workers  # apart from the prompts: see `Engine.check_schema`
+    schemas: Workers  # apart from the prompts: see `Engine.check_form`
     uploads: Workers  # apart from the prompts: a clip may take seconds to decode
     in_progress: Budget  # questions
     decoded_bytes: Budget  # of uploads
@@ -134,6 +134,7 @@ class Asker:
                 found=found,
                 uploaded=uploaded,
                 load=lambda stream_id, index: stores[stream_id].load(index),
+                is_exact=lambda stream_id, index: stores[stream_id].is_exact(index),
             )
             prompt, prepared = await self._prepare(engine, question, parts, media, course)
             async with aclosing(self._events(engine, prepared, question, prompt, course)) as events:
@@ -233,7 +234,7 @@ class Asker:
         media: Media,
         course: _Course,
     ) -> tuple[Prompt, PreparedRequest]:
-        await self._check_schema(engine, question, course)
+        await self._check_form(engine, question, course)
 
         def work() -> tuple[Prompt, PreparedRequest]:
             prompt = make_prompt(question.turns, parts, media)
@@ -241,7 +242,7 @@ class Asker:
                 request_id=uuid.uuid4().hex,  # ours: a client may use its own for several at once
                 messages=prompt.messages,
                 sampling=question.sampling,
-                json_schema=question.json_schema,
+                form=question.form,
                 priority=question.priority,
                 deadline_s=course.deadline_s,
                 fresh_until_s=course.fresh_until_s,
@@ -257,16 +258,15 @@ class Asker:
         course.submitted_s = self._clock.monotonic_s()
         return made
 
-    async def _check_schema(self, engine: Engine, question: Question, course: _Course) -> None:
-        """Apart from the prompts: a new schema may take seconds, and nobody else waits for it."""
-        schema = question.json_schema
-        if schema is None:
+    async def _check_form(self, engine: Engine, question: Question, course: _Course) -> None:
+        """Apart from the prompts: a new form may take seconds, and nobody else waits for it."""
+        if question.form is None:
             return
         await self._resources.schemas.run_until(
-            partial(engine.check_schema, schema),
+            partial(engine.check_form, question.form),
             deadline_s=course.deadline_s,
             clock=self._clock,
-            what="the check of the JSON schema",
+            what=f"the check of the {question.form.kind}",
         )
 
     async def _events(

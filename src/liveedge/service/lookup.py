@@ -20,7 +20,6 @@ from liveedge.frames.snapshot import Snapshot
 from liveedge.frames.store import FrameStore
 from liveedge.service.parts import Reference, naming
 
-
 # A warm frame that is about to break its bound would break it before the first token.
 RESERVE_SHARE = 0.1  # of the bound
 MAX_RESERVE_MS = 100  # more than a warm answer takes to begin

@@ -94,6 +94,7 @@ class Media:
     found: Mapping[str, Found]
     uploaded: Mapping[str, Uploaded]
     load: Load
+    is_exact: Callable[[str, int], bool] = lambda _stream_id, _index: True  # as of FrameStore
 
 
 def make_prompt(turns: Sequence[Turn], parts: Sequence[Sequence[Part]], media: Media) -> Prompt:
@@ -168,6 +169,7 @@ def _streamed(pick: Pick, media: Media, *, time_s: float) -> Shown:
         width=pick.width,
         height=pick.height,
         load=partial(media.load, pick.stream_id, pick.index),
+        is_exact=partial(media.is_exact, pick.stream_id, pick.index),
         time_s=time_s,
     )
     return Shown(

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from liveedge.engine.forms import AnswerForm
 from liveedge.engine.request import SamplingParams, TokenLogprob
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
@@ -61,7 +62,7 @@ class Question:
     turns: tuple[Turn, ...]
     sampling: SamplingParams
     n: int = 1
-    json_schema: Mapping[str, Any] | None = None  # {}: any JSON object
+    form: AnswerForm | None = None  # hold the answer to it
     unsupported: tuple[str, ...] = ()  # fields that were set, matter, and cannot be honoured yet
     thread_id: str | None = None
     timeout_ms: int | None = None

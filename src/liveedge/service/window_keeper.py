@@ -211,8 +211,10 @@ class Keeper:
         except FrameNotYetProduced:  # the stream has only begun
             return next_ticks(references, snapshots)
         except LiveEdgeError as error:
-            self._failed(error)
-            self._wanted = None  # so that the next tick tries again
+            # An update that waits for the engine to restart has counted it, and begins anew then.
+            if not (isinstance(error, ModelUnavailable) and self._is_updating):
+                self._failed(error)
+                self._wanted = None  # so that the next tick tries again
             return next_ticks(references, snapshots)
         found = tuple(map(frames_of, resolved))
         if self._wanted is None or _picked(found) != _picked(self._wanted):
@@ -292,6 +294,7 @@ class Keeper:
             found=dict(zip(places, found, strict=True)),
             uploaded={},
             load=lambda stream_id, index: self._stores[stream_id].load(index),
+            is_exact=lambda stream_id, index: self._stores[stream_id].is_exact(index),
         )
         prompt = make_prompt(plan.turns, plan.parts, media)
         request = GenerateRequest(

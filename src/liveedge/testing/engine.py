@@ -12,7 +12,7 @@ import re
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ from liveedge.core.errors import (
 )
 from liveedge.core.tasks import TaskSet
 from liveedge.engine.detokenizer import TextStream
+from liveedge.engine.forms import AnswerForm
 from liveedge.engine.interface import (
     EngineStats,
     EngineStatus,
@@ -201,8 +202,8 @@ class FakeEngine:
         for gate in self._gates.values():
             gate.set()
 
-    def check_schema(self, schema: Mapping[str, Any]) -> None:
-        """Takes every schema."""
+    def check_form(self, form: AnswerForm) -> None:
+        """Takes every form."""
 
     def prepare(self, request: GenerateRequest) -> PreparedRequest:
         ids: list[int] = []

@@ -34,6 +34,7 @@ class Preprocessor:
         pixels: PixelConfig,
         *,
         memory_bytes: int = MEMORY_BYTES,
+        pinned: bool = False,
         kernels: Callable[[], PixelKernels | None] = pixel_kernels,
     ) -> None:
         self._vision = vision
@@ -43,7 +44,7 @@ class Preprocessor:
         self._std = (torch.tensor(pixels.std) * scale).view(1, -1, 1, 1, 1)
         self._kernels = kernels()
         self._plan = lru_cache(maxsize=32)(self._make_plan)
-        self._memory = BufferPool(max_bytes=memory_bytes)
+        self._memory = BufferPool(max_bytes=memory_bytes, pinned=pinned)
 
     def preprocess(self, frames: Sequence[NDArray[np.uint8]], *, size: Size) -> Tensor:
         """Patches [n_patches, patch_dim] float32 of one group.
