@@ -14,8 +14,8 @@ import torch
 from liveedge.core.clock import SystemClock
 from liveedge.engine.client import load_engine
 from liveedge.engine.interface import Engine, EngineSettings, PreparedRequest, Warmed, WindowPrefix
+from liveedge.engine.process.supervisor import Patience
 from liveedge.engine.request import Delta, Failed, Finished, GenerateRequest, Usage
-from liveedge.engine.supervisor import Patience
 from machine import SHIPPED
 from tape import Tape, Window
 

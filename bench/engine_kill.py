@@ -150,7 +150,7 @@ class Bench:
             int(pid)
             for task in tasks.iterdir()
             for pid in (task / "children").read_text().split()
-            if "liveedge.engine.process" in Path(f"/proc/{pid}/cmdline").read_text()
+            if "liveedge.engine.process.main" in Path(f"/proc/{pid}/cmdline").read_text()
         }
         return min(children, key=started_at)
 

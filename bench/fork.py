@@ -26,7 +26,7 @@ from lean_http import LeanClient
 from live import LiveStream
 from liveedge.core.clock import SystemClock
 from liveedge.demo.server import running_server
-from liveedge.engine.prefix import common_prefix
+from liveedge.engine.decide.prefix import common_prefix
 from machine import announce, checkpoint, settle, undisturbed
 from report import finish, percentile, table
 from tape import Tape, Window, question

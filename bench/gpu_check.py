@@ -33,8 +33,12 @@ from numpy.typing import NDArray
 from liveedge.core.clock import SystemClock
 from liveedge.core.errors import LiveEdgeError
 from liveedge.core.mailbox import Mailbox
-from liveedge.engine.encoder_cache import EncoderCache
-from liveedge.engine.intake import Intake
+from liveedge.engine.compute.runner import TorchRunner
+from liveedge.engine.decide.encoder_cache import EncoderCache
+from liveedge.engine.decide.plan import EncodeBatch
+from liveedge.engine.decide.prefix import prompt_identity
+from liveedge.engine.decide.scheduler import Scheduler
+from liveedge.engine.decide.slots import SlotTable
 from liveedge.engine.interface import (
     EngineSettings,
     FeatureGroup,
@@ -42,9 +46,11 @@ from liveedge.engine.interface import (
     Warmed,
     WindowPrefix,
 )
-from liveedge.engine.loop import EngineLoop
-from liveedge.engine.memory import Budget, MemoryAsked, ModelFacts, engine_lines
-from liveedge.engine.messages import (
+from liveedge.engine.memory.plan import Budget, MemoryAsked, ModelFacts, engine_lines
+from liveedge.engine.memory.sizing import Sizing, model_shape, plan_sizes
+from liveedge.engine.process.intake import Intake
+from liveedge.engine.process.loop import EngineLoop
+from liveedge.engine.process.messages import (
     DropFetch,
     EngineInput,
     Fetch,
@@ -54,8 +60,6 @@ from liveedge.engine.messages import (
     Submit,
     Warm,
 )
-from liveedge.engine.plan import EncodeBatch
-from liveedge.engine.prefix import prompt_identity
 from liveedge.engine.request import (
     Delta,
     Event,
@@ -64,10 +68,6 @@ from liveedge.engine.request import (
     GenerateRequest,
     SamplingParams,
 )
-from liveedge.engine.runner import TorchRunner
-from liveedge.engine.scheduler import Scheduler
-from liveedge.engine.sizing import Sizing, model_shape, plan_sizes
-from liveedge.engine.slots import SlotTable
 from liveedge.models.qwen3_vl.config import (
     PixelBudget,
     PixelConfig,

@@ -41,8 +41,8 @@ from lean_http import LeanClient
 from live import TRIES, LiveStream
 from liveedge.core.clock import SystemClock
 from liveedge.demo.server import running_server
+from liveedge.engine.decide.prefix import common_prefix
 from liveedge.engine.interface import PreparedRequest
-from liveedge.engine.prefix import common_prefix
 from machine import announce, checkpoint, settle, undisturbed
 from report import finish, table
 from tape import Edge, Tape, Window, question

@@ -13,11 +13,11 @@ import transformers
 from transformers.video_utils import VideoMetadata
 
 from liveedge.core.clock import SystemClock
+from liveedge.engine.decide.plan import DecodeBatch, EncodeBatch, PrefillChunk, Sampled, SampleSpec
 from liveedge.engine.front import Front
 from liveedge.engine.interface import EngineSettings, FeatureGroup, PreparedRequest
-from liveedge.engine.plan import DecodeBatch, EncodeBatch, PrefillChunk, Sampled, SampleSpec
+from liveedge.engine.process.start import Opening
 from liveedge.engine.request import GenerateRequest, TextPart
-from liveedge.engine.start import Opening
 from tape import Picture, shown
 
 

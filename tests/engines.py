@@ -14,11 +14,21 @@ from numpy.typing import NDArray
 from liveedge.core.clock import SystemClock
 from liveedge.core.errors import LiveEdgeError
 from liveedge.core.mailbox import Mailbox
-from liveedge.engine.desk import Desk
-from liveedge.engine.encoder_cache import EncoderCache
-from liveedge.engine.forms import JsonForm
+from liveedge.engine.compute.runner import Runner
+from liveedge.engine.decide.encoder_cache import EncoderCache
+from liveedge.engine.decide.plan import (
+    Compared,
+    DecodeBatch,
+    EncodeBatch,
+    LoadJob,
+    PrefillChunk,
+    Sampled,
+)
+from liveedge.engine.decide.scheduler import Scheduler
+from liveedge.engine.decide.slots import Copy, SlotTable
+from liveedge.engine.form.forms import JsonForm
+from liveedge.engine.form.schema_gate import SchemaGate
 from liveedge.engine.front import Front
-from liveedge.engine.intake import Intake, Preprocess
 from liveedge.engine.interface import (
     EngineSettings,
     EngineStats,
@@ -26,8 +36,11 @@ from liveedge.engine.interface import (
     Warmed,
     WindowPrefix,
 )
-from liveedge.engine.loop import EngineLoop
-from liveedge.engine.messages import (
+from liveedge.engine.prepare import Preparer
+from liveedge.engine.process.desk import Desk
+from liveedge.engine.process.intake import Intake, Preprocess
+from liveedge.engine.process.loop import EngineLoop
+from liveedge.engine.process.messages import (
     Abort,
     DropWindow,
     EngineInput,
@@ -38,15 +51,7 @@ from liveedge.engine.messages import (
     Submit,
     Warm,
 )
-from liveedge.engine.plan import (
-    Compared,
-    DecodeBatch,
-    EncodeBatch,
-    LoadJob,
-    PrefillChunk,
-    Sampled,
-)
-from liveedge.engine.prepare import Preparer
+from liveedge.engine.process.start import AnswerVocabulary, Opening
 from liveedge.engine.request import (
     Delta,
     Event,
@@ -60,11 +65,6 @@ from liveedge.engine.request import (
     TextPart,
     VideoPart,
 )
-from liveedge.engine.runner import Runner
-from liveedge.engine.scheduler import Scheduler
-from liveedge.engine.schema_gate import SchemaGate
-from liveedge.engine.slots import Copy, SlotTable
-from liveedge.engine.start import AnswerVocabulary, Opening
 from tests.reference import Clip
 
 Content: TypeAlias = Sequence[str | tuple[str, Clip]]  # texts and named media

@@ -9,10 +9,9 @@ from itertools import groupby
 import numpy as np
 
 from liveedge.core.errors import FrameEvicted, InternalError
-from liveedge.engine.encoder_cache import EncoderCache
-from liveedge.engine.interface import FeatureGroup, PreparedRequest, Warmed, WindowPrefix
-from liveedge.engine.limits import BYTES_PER_PIXEL, Limits
-from liveedge.engine.plan import (
+from liveedge.engine.decide.encoder_cache import EncoderCache
+from liveedge.engine.decide.limits import BYTES_PER_PIXEL, Limits
+from liveedge.engine.decide.plan import (
     Compare,
     Compared,
     LoadJob,
@@ -21,7 +20,11 @@ from liveedge.engine.plan import (
     Sampled,
     StepResult,
 )
-from liveedge.engine.prefix import prompt_identity, visual_identity
+from liveedge.engine.decide.prefix import prompt_identity, visual_identity
+from liveedge.engine.decide.scheduler import Scheduler
+from liveedge.engine.decide.slots import SlotTable
+from liveedge.engine.decide.verify import Verifier
+from liveedge.engine.interface import FeatureGroup, PreparedRequest, Warmed, WindowPrefix
 from liveedge.engine.request import (
     Delta,
     Event,
@@ -31,9 +34,6 @@ from liveedge.engine.request import (
     GenerateRequest,
     SamplingParams,
 )
-from liveedge.engine.scheduler import Scheduler
-from liveedge.engine.slots import SlotTable
-from liveedge.engine.verify import Verifier
 
 ENDS = Finished | Failed | Warmed
 EOS, PAD = 0, 5

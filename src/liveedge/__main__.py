@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from liveedge.engine.spawn import Nursery
+from liveedge.engine.process.spawn import Nursery
 
 
 def main() -> int:

@@ -26,7 +26,7 @@ from liveedge.core.errors import LiveEdgeError, SettingsInvalid
 from liveedge.core.tasks import OwnedThread
 from liveedge.core.version import VERSION
 from liveedge.demo.run import DEFAULT_SEED, DemoOptions, run
-from liveedge.engine.spawn import Nursery
+from liveedge.engine.process.spawn import Nursery
 from liveedge.settings import Loaded, Settings, load
 
 DEFAULT_URL = "http://127.0.0.1:8000"

@@ -1,7 +1,7 @@
 """What will run, as far as memory goes: the plan of both processes, from settings and a checkpoint.
 
 Made before anything is loaded or listens, without torch. What is free of a GPU only the engine's
-process can know; it judges that part again with the same code (`engine.fitting.check_device_memory`).
+process can know; it judges that part again with the same code (`engine.memory.fitting.check_device_memory`).
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from pathlib import Path
 
 from liveedge.core.errors import SettingsInvalid
 from liveedge.core.machine import memory_ceiling_bytes
-from liveedge.engine.fitting import fitting_plan
 from liveedge.engine.front import find_device
 from liveedge.engine.interface import EngineSettings
-from liveedge.engine.memory import (
+from liveedge.engine.memory.fitting import fitting_plan
+from liveedge.engine.memory.plan import (
     MIB,
     Budget,
     MemoryAsked,

@@ -34,9 +34,9 @@ from liveedge.core.startup import Startup, process_started_s
 from liveedge.core.tasks import OwnedThread, TaskSet
 from liveedge.core.version import VERSION
 from liveedge.engine.interface import Engine, EngineSettings
-from liveedge.engine.memory import MemoryPlan
-from liveedge.engine.spawn import Nursery
-from liveedge.engine.supervisor import Patience
+from liveedge.engine.memory.plan import MemoryPlan
+from liveedge.engine.process.spawn import Nursery
+from liveedge.engine.process.supervisor import Patience
 from liveedge.frames.store import StoreLimits
 from liveedge.media.picture import PictureLimits
 from liveedge.media.pull_policy import PullPolicy

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from liveedge.core.errors import InternalError
-from liveedge.engine.forms import ChoiceForm, JsonForm, RegexForm
+from liveedge.engine.form.forms import ChoiceForm, JsonForm, RegexForm
 from liveedge.engine.request import ImagePart, TextPart, VideoPart
 from liveedge.testing.engine import FakeEngine
 from tests.serving import (

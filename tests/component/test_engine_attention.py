@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from liveedge.engine.attention import attend_behind
+from liveedge.engine.compute.attention import attend_behind
 
 WIDTH = 8
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from liveedge.engine.channel import LENGTH, MAX_MESSAGE, Channel, ChannelClosed
+from liveedge.engine.process.channel import LENGTH, MAX_MESSAGE, Channel, ChannelClosed
 
 LIMIT_S = 20.0
 

@@ -32,6 +32,7 @@ from liveedge.core.errors import (
 )
 from liveedge.engine.client import EngineClient, load_engine
 from liveedge.engine.interface import EngineSettings
+from liveedge.engine.process.start import set_threads
 from liveedge.engine.request import (
     Delta,
     Event,
@@ -42,7 +43,6 @@ from liveedge.engine.request import (
     Message,
     TextPart,
 )
-from liveedge.engine.start import set_threads
 from liveedge.testing.clock import FakeClock
 from tests.checkpoints import make_checkpoint
 from tests.engines import ENDLESS, frame, question

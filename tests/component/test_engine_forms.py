@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from liveedge.core.errors import InternalError
-from liveedge.engine.forms import ANY_OBJECT, AnswerForm, ChoiceForm, JsonForm, RegexForm
+from liveedge.engine.form.forms import ANY_OBJECT, AnswerForm, ChoiceForm, JsonForm, RegexForm
 from liveedge.engine.interface import PreparedRequest, WindowPrefix
 from liveedge.engine.request import (
     Delta,

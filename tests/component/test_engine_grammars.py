@@ -11,10 +11,10 @@ import pytest
 
 from liveedge.core.clock import SystemClock
 from liveedge.core.errors import LiveEdgeError, ResponseFormatUnsupported
-from liveedge.engine.core import MAX_HINTS, Grammars
-from liveedge.engine.forms import JsonForm
+from liveedge.engine.form.forms import JsonForm
 from liveedge.engine.interface import PreparedRequest
-from liveedge.engine.messages import Abort, Compile, Submit
+from liveedge.engine.process.core import MAX_HINTS, Grammars
+from liveedge.engine.process.messages import Abort, Compile, Submit
 from liveedge.engine.request import GenerateRequest
 
 LIMIT_S = 20.0

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from liveedge.engine.graphs import (
+from liveedge.engine.compute.graphs import (
     MAX_GRAPHS,
     SPARE_PLACES,
     USES,
@@ -22,9 +22,9 @@ from liveedge.engine.graphs import (
     Shapes,
     StaticDecode,
 )
-from liveedge.engine.kv import KvMemory, KvShape
-from liveedge.engine.plan import DecodeBatch
-from liveedge.engine.sampler import best_tokens
+from liveedge.engine.compute.kv import KvMemory, KvShape
+from liveedge.engine.compute.sampler import best_tokens
+from liveedge.engine.decide.plan import DecodeBatch
 from liveedge.models.qwen3_vl.config import TextConfig
 from liveedge.models.qwen3_vl.text import TextModel
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from liveedge.engine.kv import KvMemory, KvShape, PaddedTokens, RowTokens
-from liveedge.engine.slots import Copy
+from liveedge.engine.compute.kv import KvMemory, KvShape, PaddedTokens, RowTokens
+from liveedge.engine.decide.slots import Copy
 
 N_HEADS, N_KV, WIDTH, MAX_LEN = 4, 2, 8, 24
 CPU = torch.device("cpu")

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from liveedge.core.errors import InternalError
-from liveedge.engine.forms import AnswerForm, ChoiceForm, JsonForm, RegexForm
-from liveedge.engine.grammar import GrammarCompiler, Matcher
-from liveedge.engine.masks import Masks
+from liveedge.engine.compute.masks import Masks
+from liveedge.engine.form.forms import AnswerForm, ChoiceForm, JsonForm, RegexForm
+from liveedge.engine.form.grammar import GrammarCompiler, Matcher
 
 N_LOGITS = 300  # beyond the vocabulary, and no multiple of 32
 END = 256

@@ -6,7 +6,7 @@ import resource
 
 import torch
 
-from liveedge.engine.kv import zeros
+from liveedge.engine.compute.kv import zeros
 
 
 def test_planned_memory_is_resident_at_once() -> None:

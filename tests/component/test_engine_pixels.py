@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from liveedge.core.clock import SystemClock
 from liveedge.core.errors import FrameEvicted, InternalError, LiveEdgeError, MediaTooLarge
-from liveedge.engine.desk import Desk
-from liveedge.engine.intake import Intake
+from liveedge.engine.decide.plan import SALT, LoadJob
 from liveedge.engine.interface import FeatureGroup, PreparedRequest
-from liveedge.engine.messages import (
+from liveedge.engine.process.desk import Desk
+from liveedge.engine.process.intake import Intake
+from liveedge.engine.process.messages import (
     DropFetch,
     Fetch,
     Fetched,
@@ -26,9 +27,8 @@ from liveedge.engine.messages import (
     Released,
     SharedPixels,
 )
-from liveedge.engine.plan import SALT, LoadJob
+from liveedge.engine.process.shared import FrameRoom, map_frames
 from liveedge.engine.request import FrameInput, GenerateRequest
-from liveedge.engine.shared import FrameRoom, map_frames
 
 HEIGHT, WIDTH = 6, 10
 FRAME = HEIGHT * WIDTH * 3

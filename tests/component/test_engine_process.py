@@ -31,8 +31,10 @@ from liveedge.core.errors import (
     ModelUnavailable,
 )
 from liveedge.engine.client import EngineClient, load_engine
-from liveedge.engine.forms import JsonForm
+from liveedge.engine.form.forms import JsonForm
 from liveedge.engine.interface import EngineSettings, EngineStats
+from liveedge.engine.process.spawn import Child, Nursery
+from liveedge.engine.process.supervisor import Patience
 from liveedge.engine.request import (
     Delta,
     Event,
@@ -45,8 +47,6 @@ from liveedge.engine.request import (
     SamplingParams,
     TextPart,
 )
-from liveedge.engine.spawn import Child, Nursery
-from liveedge.engine.supervisor import Patience
 from tests.checkpoints import make_checkpoint
 from tests.engines import ENDLESS, question
 from tests.reference import clip, still

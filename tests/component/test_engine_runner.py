@@ -13,10 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from liveedge.core.errors import InternalError, ResponseFormatUnsupported
-from liveedge.engine.forms import AnswerForm, ChoiceForm, JsonForm
-from liveedge.engine.grammar import GrammarCompiler, Matcher
-from liveedge.engine.interface import EngineSettings
-from liveedge.engine.plan import (
+from liveedge.engine.compute.runner import KEPT_TOKENS, NATIVE_ROWS, TorchRunner
+from liveedge.engine.decide.plan import (
     Compare,
     Compared,
     DecodeBatch,
@@ -25,11 +23,13 @@ from liveedge.engine.plan import (
     Sampled,
     SampleSpec,
 )
+from liveedge.engine.decide.slots import Copy
+from liveedge.engine.form.forms import AnswerForm, ChoiceForm, JsonForm
+from liveedge.engine.form.grammar import GrammarCompiler, Matcher
+from liveedge.engine.interface import EngineSettings
+from liveedge.engine.memory.sizing import model_shape, plan_sizes
+from liveedge.engine.process.start import make_compiler
 from liveedge.engine.request import SamplingParams
-from liveedge.engine.runner import KEPT_TOKENS, NATIVE_ROWS, TorchRunner
-from liveedge.engine.sizing import model_shape, plan_sizes
-from liveedge.engine.slots import Copy
-from liveedge.engine.start import make_compiler
 from liveedge.models.loader import load_model
 from liveedge.models.qwen3_vl.vocabulary import Vocabulary
 from liveedge.native.build import BuildFailed, build

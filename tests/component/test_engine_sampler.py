@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from liveedge.core.errors import InternalError, LiveEdgeError, ResponseFormatUnsupported
-from liveedge.engine.forms import ANY_OBJECT, AnswerForm, ChoiceForm, JsonForm
-from liveedge.engine.grammar import GrammarCompiler, Matcher
-from liveedge.engine.plan import Sampled
+from liveedge.engine.compute.sampler import Chooser, new_chooser, sample
+from liveedge.engine.decide.plan import Sampled
+from liveedge.engine.form.forms import ANY_OBJECT, AnswerForm, ChoiceForm, JsonForm
+from liveedge.engine.form.grammar import GrammarCompiler, Matcher
+from liveedge.engine.form.schema import grammar_of
 from liveedge.engine.request import SamplingParams
-from liveedge.engine.sampler import Chooser, new_chooser, sample
-from liveedge.engine.schema import grammar_of
 from liveedge.models.qwen3_vl.vocabulary import byte_alphabet
 from tests.checkpoints import make_tokenizer
 

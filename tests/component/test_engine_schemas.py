@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from liveedge.core.errors import QueueFull, ResponseFormatUnsupported
-from liveedge.engine.forms import AnswerForm, ChoiceForm, JsonForm, RegexForm
-from liveedge.engine.schema import MAX_DEPTH, MAX_NODES, MAX_PATTERNS, check_bounds
-from liveedge.engine.schema_gate import MAX_WAITING, N_TRIALS, TOO_MUCH, SchemaGate
+from liveedge.engine.form.forms import AnswerForm, ChoiceForm, JsonForm, RegexForm
+from liveedge.engine.form.schema import MAX_DEPTH, MAX_NODES, MAX_PATTERNS, check_bounds
+from liveedge.engine.form.schema_gate import MAX_WAITING, N_TRIALS, TOO_MUCH, SchemaGate
 
 GOOD: dict[str, Any] = {
     "type": "object",

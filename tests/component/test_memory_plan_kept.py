@@ -14,9 +14,16 @@ from liveedge.core.clock import SystemClock
 from liveedge.core.machine import resident_bytes
 from liveedge.engine.client import EngineClient, load_engine
 from liveedge.engine.interface import EngineSettings
-from liveedge.engine.memory import MIB, Budget, MemoryAsked, MemoryPlan, plan_memory, read_facts
+from liveedge.engine.memory.plan import (
+    MIB,
+    Budget,
+    MemoryAsked,
+    MemoryPlan,
+    plan_memory,
+    read_facts,
+)
+from liveedge.engine.process.supervisor import Patience
 from liveedge.engine.request import Finished, GenerateRequest
-from liveedge.engine.supervisor import Patience
 from tests.engines import question
 from tests.reference import clip, still
 

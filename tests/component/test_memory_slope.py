@@ -21,6 +21,7 @@ from liveedge.core.errors import MediaInvalid
 from liveedge.core.machine import resident_bytes
 from liveedge.engine.client import EngineClient, load_engine
 from liveedge.engine.interface import EngineSettings
+from liveedge.engine.process.supervisor import Patience
 from liveedge.engine.request import (
     Failed,
     FrameInput,
@@ -30,7 +31,6 @@ from liveedge.engine.request import (
     SamplingParams,
     TextPart,
 )
-from liveedge.engine.supervisor import Patience
 from tests.checkpoints import make_checkpoint
 
 N_FRAMES = 3000

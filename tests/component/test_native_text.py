@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from liveedge.engine.kv import KvMemory, KvShape
+from liveedge.engine.compute.kv import KvMemory, KvShape
 from liveedge.models.qwen3_vl.config import TextConfig
 from liveedge.models.qwen3_vl.native_text import Memory, NativeText, Piece, Room
 from liveedge.models.qwen3_vl.text import Deepstack, TextModel

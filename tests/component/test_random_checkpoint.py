@@ -19,9 +19,9 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
 
 from asking import settings
 from liveedge.core.clock import SystemClock
+from liveedge.engine.form.schema_gate import SchemaGate
 from liveedge.engine.front import Front
 from liveedge.engine.prepare import Preparer
-from liveedge.engine.schema_gate import SchemaGate
 from tape import Tape, Window, question
 from yardsticks import Limit, Stock
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from liveedge.engine.prefix import common_prefix
+from liveedge.engine.decide.prefix import common_prefix
 from liveedge.engine.request import GenerateRequest, ImagePart, Message, Part, TextPart, VideoPart
 from tests.checkpoints import make_checkpoint
 from tests.engines import LocalEngine, frame

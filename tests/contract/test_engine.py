@@ -26,7 +26,7 @@ from liveedge.core.errors import (
     WindowLimitReached,
 )
 from liveedge.engine.client import load_engine
-from liveedge.engine.forms import JsonForm
+from liveedge.engine.form.forms import JsonForm
 from liveedge.engine.interface import (
     Engine,
     EngineSettings,

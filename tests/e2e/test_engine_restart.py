@@ -21,7 +21,7 @@ from liveedge.demo.server import Started, running_server
 
 CLOCK = SystemClock()
 LIMIT_S = 120.0
-ENGINE = "liveedge.engine.process"
+ENGINE = "liveedge.engine.process.main"
 STORY = {
     "type": "object",
     "properties": {"story": {"type": "string", "minLength": 20000}},

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from liveedge.engine.attention import attend_behind
-from liveedge.engine.graphs import USES, DecodeGraphs, open_graphs
-from liveedge.engine.kv import KvMemory, KvShape
-from liveedge.engine.plan import DecodeBatch
+from liveedge.engine.compute.attention import attend_behind
+from liveedge.engine.compute.graphs import USES, DecodeGraphs, open_graphs
+from liveedge.engine.compute.kv import KvMemory, KvShape
+from liveedge.engine.decide.plan import DecodeBatch
 from liveedge.models.buffers import BufferPool
 from liveedge.models.qwen3_vl.config import TextConfig, VisionConfig
 from liveedge.models.qwen3_vl.text import TextModel

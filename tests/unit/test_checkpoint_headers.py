@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from liveedge.core.errors import CheckpointInvalid
-from liveedge.engine.memory import read_facts
+from liveedge.engine.memory.plan import read_facts
 from liveedge.models.headers import tensor_values
 
 SHIPPED = Path(str(files("liveedge"))) / "assets" / "workcell-tiny"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from liveedge.core.errors import FrameStale, QueueFull
-from liveedge.engine.forecast import Backlog
-from liveedge.engine.limits import BYTES_PER_PIXEL, Limits
-from liveedge.engine.rates import Rates
+from liveedge.engine.decide.forecast import Backlog
+from liveedge.engine.decide.limits import BYTES_PER_PIXEL, Limits
+from liveedge.engine.decide.rates import Rates
 from liveedge.engine.request import Failed, Finished
 from tests.scheduling import LIMITS, Bench, prepare
 

@@ -7,7 +7,7 @@ import itertools
 import pytest
 from hypothesis import given, strategies as st
 
-from liveedge.engine.detokenizer import TextStream
+from liveedge.engine.decide.detokenizer import TextStream
 
 
 def pieces(data: bytes, cuts: list[int]) -> list[bytes]:

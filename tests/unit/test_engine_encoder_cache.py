@@ -6,7 +6,7 @@ import pytest
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from liveedge.engine.encoder_cache import EncoderCache
+from liveedge.engine.decide.encoder_cache import EncoderCache
 
 N_ROWS = 12
 SIZES = {"a": 1, "b": 3, "c": 4, "d": 5, "e": 12}

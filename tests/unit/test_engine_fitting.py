@@ -8,8 +8,8 @@ from dataclasses import replace
 from hypothesis import given, settings as budget_of, strategies as st
 
 from liveedge.core.errors import SettingsInvalid
-from liveedge.engine.fitting import fitting_plan
-from liveedge.engine.memory import ModelFacts
+from liveedge.engine.memory.fitting import fitting_plan
+from liveedge.engine.memory.plan import ModelFacts
 from liveedge.resources import engine_settings, memory_asked
 from liveedge.settings import load
 from tests.unit.test_engine_memory_plan import FACTS

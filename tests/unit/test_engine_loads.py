@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from liveedge.engine.decide.limits import BYTES_PER_PIXEL, Limits
+from liveedge.engine.decide.loads import Loads
 from liveedge.engine.interface import FeatureGroup
-from liveedge.engine.limits import BYTES_PER_PIXEL, Limits
-from liveedge.engine.loads import Loads
 from liveedge.engine.request import FrameInput
 
 LIMITS = Limits(prefill_chunk=64, encode_pixels=10, patch_bytes=10 * BYTES_PER_PIXEL, max_loading=2)

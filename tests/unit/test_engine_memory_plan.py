@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from liveedge.core.errors import SettingsInvalid
-from liveedge.engine.fitting import check_device_memory
 from liveedge.engine.interface import EngineSettings
-from liveedge.engine.memory import (
+from liveedge.engine.memory.fitting import check_device_memory
+from liveedge.engine.memory.plan import (
     CAMERA,
     MIB,
     Budget,
@@ -22,7 +22,7 @@ from liveedge.engine.memory import (
     human,
     plan_memory,
 )
-from liveedge.engine.sizing import model_shape
+from liveedge.engine.memory.sizing import model_shape
 from liveedge.models.qwen3_vl.config import Qwen3VLConfig, TextConfig, VisionConfig
 
 GIB = 1 << 30

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from liveedge.engine.limits import Limits
-from liveedge.engine.pace import REST_STEPS, SLICE_STEPS, WORK_PER_DECODE, Budget, Pace
-from liveedge.engine.rates import Rates
-from liveedge.engine.turns import Rank
+from liveedge.engine.decide.limits import Limits
+from liveedge.engine.decide.pace import REST_STEPS, SLICE_STEPS, WORK_PER_DECODE, Budget, Pace
+from liveedge.engine.decide.rates import Rates
+from liveedge.engine.decide.turns import Rank
 
 LIMITS = Limits(
     prefill_chunk=512,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, strategies as st
 
-from liveedge.engine.prefix import common_prefix, prompt_identity, visual_identity
+from liveedge.engine.decide.prefix import common_prefix, prompt_identity, visual_identity
 
 IDS = st.lists(st.integers(0, 3), max_size=12)
 

@@ -7,9 +7,9 @@ from typing import cast
 import pytest
 
 from liveedge.core.errors import ContextLengthExceeded
+from liveedge.engine.form.schema_gate import SchemaGate
 from liveedge.engine.prepare import MAX_CHARS_PER_TOKEN, Preparer
 from liveedge.engine.request import GenerateRequest, Message, SamplingParams, TextPart
-from liveedge.engine.schema_gate import SchemaGate
 from liveedge.models.qwen3_vl.prompt import PromptBuilder
 from liveedge.testing.engine import FAKE_MODEL
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from liveedge.engine.rates import Rates, Ratio
+from liveedge.engine.decide.rates import Rates, Ratio
 
 
 def test_the_first_observation_pays_for_starting_and_is_left_out():

@@ -10,9 +10,9 @@ from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from liveedge.core.errors import DeadlineExceeded, FrameEvicted
-from liveedge.engine.limits import BYTES_PER_PIXEL
+from liveedge.engine.decide.limits import BYTES_PER_PIXEL
+from liveedge.engine.decide.verify import Verifier
 from liveedge.engine.request import Delta, Failed, Finished
-from liveedge.engine.verify import Verifier
 from tests.scheduling import EOS, LIMITS, N_ROWS, SIZES, Bench, prepare
 
 TEXT = st.integers(10, 12)

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from liveedge.core.errors import MediaTooLarge
-from liveedge.engine.messages import Range
-from liveedge.engine.shared import ALIGNMENT, Ranges
+from liveedge.engine.process.messages import Range
+from liveedge.engine.process.shared import ALIGNMENT, Ranges
 
 CAPACITY = 1000
 

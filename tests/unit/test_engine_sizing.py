@@ -8,7 +8,7 @@ import pytest
 
 from liveedge.core.errors import SettingsInvalid
 from liveedge.engine.interface import EngineSettings
-from liveedge.engine.sizing import ModelShape, plan_sizes
+from liveedge.engine.memory.sizing import ModelShape, plan_sizes
 
 SHAPE = ModelShape(
     n_layers=4, n_kv_heads=2, head_dim=64, feature_dim=256, max_position=8192, token_px=32

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from liveedge.engine.slots import Copy, SlotTable
+from liveedge.engine.decide.slots import Copy, SlotTable
 
 N_SLOTS, N_WINDOWS, MAX_LEN = 3, 2, 10
 PROMPT = st.lists(st.integers(0, 1), min_size=1, max_size=MAX_LEN)

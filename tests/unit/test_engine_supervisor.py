@@ -6,7 +6,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from liveedge.engine.supervisor import LOOK_EVERY_S, Action, Patience, Supervision, back_off_s
+from liveedge.engine.process.supervisor import (
+    LOOK_EVERY_S,
+    Action,
+    Patience,
+    Supervision,
+    back_off_s,
+)
 
 
 @dataclass

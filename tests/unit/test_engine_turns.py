@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, strategies as st
 
-from liveedge.engine.turns import GUARANTEED, Rank, Turns
+from liveedge.engine.decide.turns import GUARANTEED, Rank, Turns
 
 RANKS = st.sets(st.sampled_from(list(Rank)), min_size=1)
 

@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
-from liveedge.engine.limits import BYTES_PER_PIXEL, Limits
+from liveedge.engine.decide.limits import BYTES_PER_PIXEL, Limits
+from liveedge.engine.decide.verify import Verifier
 from liveedge.engine.request import Finished
-from liveedge.engine.verify import Verifier
 from tests.scheduling import EOS, Bench, prepare
 
 LIMITS = Limits(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from liveedge.core.errors import FrameEvicted, WindowLimitReached
-from liveedge.engine.limits import BYTES_PER_PIXEL, Limits
+from liveedge.engine.decide.limits import BYTES_PER_PIXEL, Limits
 from liveedge.engine.request import Failed, Finished
 from tests.scheduling import Bench, prepare
 

@@ -18,7 +18,7 @@ from liveedge.core.errors import (
     RegionMismatch,
     RequestInvalid,
 )
-from liveedge.engine.forms import ChoiceForm, JsonForm, RegexForm
+from liveedge.engine.form.forms import ChoiceForm, JsonForm, RegexForm
 from liveedge.engine.interface import (
     EngineSettings,
     EngineStats,
@@ -27,7 +27,7 @@ from liveedge.engine.interface import (
     Warmed,
     WindowPrefix,
 )
-from liveedge.engine.messages import (
+from liveedge.engine.process.messages import (
     Abort,
     Compile,
     DropFetch,
@@ -50,6 +50,14 @@ from liveedge.engine.messages import (
     Turned,
     Warm,
 )
+from liveedge.engine.process.wire import (
+    ERRORS,
+    SEED_RANGE,
+    Open,
+    pack,
+    unpack_from_engine,
+    unpack_to_engine,
+)
 from liveedge.engine.request import (
     Delta,
     Failed,
@@ -63,14 +71,6 @@ from liveedge.engine.request import (
     Timings,
     TokenLogprob,
     Usage,
-)
-from liveedge.engine.wire import (
-    ERRORS,
-    SEED_RANGE,
-    Open,
-    pack,
-    unpack_from_engine,
-    unpack_to_engine,
 )
 
 counts = st.integers(0, 2**40)

@@ -32,7 +32,7 @@ from liveedge.api.schema import ChatBody, ChatMessage, ContentPart, StructuredOu
 from liveedge.api.sse import DONE, EventStream, event as sse_event
 from liveedge.core.clock import Clock
 from liveedge.core.errors import LiveEdgeError
-from liveedge.engine.forms import ANY_OBJECT, AnswerForm, ChoiceForm, JsonForm, RegexForm
+from liveedge.engine.form.forms import ANY_OBJECT, AnswerForm, ChoiceForm, JsonForm, RegexForm
 from liveedge.engine.request import SamplingParams
 from liveedge.service.ask import Asker
 from liveedge.service.question import (

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 from liveedge.core.machine import resident_bytes
 from liveedge.core.version import VERSION
 from liveedge.engine.interface import EngineStats
-from liveedge.engine.memory import Line
+from liveedge.engine.memory.plan import Line
 from liveedge.service.limits import Budget
 from liveedge.service.models import ModelHost
 from liveedge.service.streams import Streams

@@ -27,8 +27,8 @@ from liveedge.core.errors import (
     QueueFull,
     WindowLimitReached,
 )
-from liveedge.engine.desk import Desk
-from liveedge.engine.forms import AnswerForm
+from liveedge.engine.form.forms import AnswerForm
+from liveedge.engine.form.schema_gate import SchemaGate
 from liveedge.engine.front import Front
 from liveedge.engine.interface import (
     EngineSettings,
@@ -39,8 +39,10 @@ from liveedge.engine.interface import (
     Warmed,
     WindowPrefix,
 )
-from liveedge.engine.link import Engine, Link, ProcessLink, ThreadLink
-from liveedge.engine.messages import (
+from liveedge.engine.prepare import Preparer
+from liveedge.engine.process.desk import Desk
+from liveedge.engine.process.link import Engine, Link, ProcessLink, ThreadLink
+from liveedge.engine.process.messages import (
     Abort,
     Compile,
     DropFetch,
@@ -58,11 +60,9 @@ from liveedge.engine.messages import (
     Warm,
     most_warms,
 )
-from liveedge.engine.prepare import Preparer
+from liveedge.engine.process.spawn import Nursery
+from liveedge.engine.process.supervisor import Patience
 from liveedge.engine.request import Event, Failed, Finished, GenerateRequest
-from liveedge.engine.schema_gate import SchemaGate
-from liveedge.engine.spawn import Nursery
-from liveedge.engine.supervisor import Patience
 
 log = logging.getLogger("liveedge.engine")
 

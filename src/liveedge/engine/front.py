@@ -14,8 +14,8 @@ from typing import Literal, TypeAlias
 from liveedge.core.clock import Clock
 from liveedge.core.errors import SettingsInvalid
 from liveedge.engine.interface import EngineSettings, ModelInfo
-from liveedge.engine.memory import VALUE_BYTES
-from liveedge.engine.sizing import Sizing, model_shape, plan_sizes
+from liveedge.engine.memory.plan import VALUE_BYTES
+from liveedge.engine.memory.sizing import Sizing, model_shape, plan_sizes
 from liveedge.models.qwen3_vl.prompt import PromptBuilder
 from liveedge.models.registry import family_of
 

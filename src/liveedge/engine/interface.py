@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from liveedge.core.errors import ContextLengthExceeded
-from liveedge.engine.forms import AnswerForm
+from liveedge.engine.form.forms import AnswerForm
 from liveedge.engine.request import Event, FrameInput, GenerateRequest
 
 MIN_MESSAGE_TOKENS = 3  # the template's own: begin, role, end

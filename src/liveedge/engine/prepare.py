@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from liveedge.core.errors import ContextLengthExceeded, MediaTooLarge, ModelVideoUnsupported
+from liveedge.engine.decide.prefix import prompt_identity
+from liveedge.engine.form.schema_gate import SchemaGate
 from liveedge.engine.interface import FeatureGroup, ModelInfo, PreparedRequest
-from liveedge.engine.prefix import prompt_identity
 from liveedge.engine.request import (
     FrameInput,
     GenerateRequest,
@@ -24,7 +25,6 @@ from liveedge.engine.request import (
     TextPart,
     VideoPart,
 )
-from liveedge.engine.schema_gate import SchemaGate
 from liveedge.models.qwen3_vl.prompt import MediaSpan, MediaSpec, Prompt, PromptBuilder
 
 MARKERS = 2  # around visual tokens: start and end

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from liveedge.core.errors import LiveEdgeError
-from liveedge.engine.forms import AnswerForm
+from liveedge.engine.form.forms import AnswerForm
 
 
 def always() -> bool:

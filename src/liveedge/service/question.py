@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from liveedge.engine.forms import AnswerForm
+from liveedge.engine.form.forms import AnswerForm
 from liveedge.engine.request import SamplingParams, TokenLogprob
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]

@@ -30,8 +30,9 @@ from liveedge.core.errors import (
     WindowLimitReached,
 )
 from liveedge.core.tasks import TaskSet
-from liveedge.engine.detokenizer import TextStream
-from liveedge.engine.forms import AnswerForm
+from liveedge.engine.decide.detokenizer import TextStream
+from liveedge.engine.decide.prefix import common_prefix, prompt_identity
+from liveedge.engine.form.forms import AnswerForm
 from liveedge.engine.interface import (
     EngineStats,
     EngineStatus,
@@ -41,7 +42,6 @@ from liveedge.engine.interface import (
     Warmed,
     WindowPrefix,
 )
-from liveedge.engine.prefix import common_prefix, prompt_identity
 from liveedge.engine.request import (
     Delta,
     Event,

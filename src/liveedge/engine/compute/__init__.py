@@ -1,0 +1,1 @@
+"""What touches the device, and the choice of tokens."""

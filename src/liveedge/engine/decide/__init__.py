@@ -1,0 +1,1 @@
+"""What the engine does next: pure decisions, without torch and without a clock."""

@@ -1,0 +1,1 @@
+"""Answers that must have a form: JSON, a choice, a pattern."""

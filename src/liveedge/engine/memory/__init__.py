@@ -1,0 +1,1 @@
+"""The memory plan: every pool, its size and its reason."""

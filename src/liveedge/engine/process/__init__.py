@@ -1,0 +1,1 @@
+"""The two halves of the engine and what lies between them."""
