@@ -19,7 +19,7 @@ from pathlib import Path
 
 from peers.chat import Chat, Part, as_images
 from peers.clips import Clips
-from peers.process import free_port, running
+from peers.process import end_on_sigterm, free_port, running
 from peers.sides import LIVEEDGE, Side, add_arguments, chosen, title
 from report import finish, table
 
@@ -65,6 +65,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=640)
     parser.add_argument("--height", type=int, default=480)
     options = parser.parse_args()
+    end_on_sigterm()
     speeds: dict[str, Mapping[str, float]] = {}
     with tempfile.TemporaryDirectory() as work:
         for side in chosen(options, work=Path(work), fps=2.0):

@@ -81,7 +81,13 @@ def main() -> int:
     weights = convert(
         llama=options.llama, model=options.model, gguf=options.gguf, precision=options.precision
     )
-    start = launch(llama=options.llama, weights=weights, port=options.port, threads=options.threads)
+    start = launch(
+        llama=options.llama,
+        model=options.model,
+        weights=weights,
+        port=options.port,
+        threads=options.threads,
+    )
     return subprocess.run(start.command, check=False).returncode
 
 

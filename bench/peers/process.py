@@ -43,6 +43,15 @@ class Running:
     ready_s: float  # from there until it said that it is ready
 
 
+def end_on_sigterm() -> None:
+    """Make SIGTERM end this program as Ctrl-C does, by way of its `with` blocks."""
+
+    def end(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
+
+
 def free_port() -> int:
     """A port of the loopback interface that nobody uses at this moment."""
     with socket.socket() as probe:

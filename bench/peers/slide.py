@@ -28,7 +28,7 @@ from typing import TypeAlias
 from peers.camera import Camera, fill
 from peers.chat import Chat, Part, Reply, as_images, as_video
 from peers.clips import Clips
-from peers.process import free_port, running
+from peers.process import end_on_sigterm, free_port, running
 from peers.sides import LIVEEDGE, STOCK, Mode, Side, add_arguments, chosen, title
 from report import finish, table
 
@@ -243,6 +243,7 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     options = parse()
+    end_on_sigterm()
     clips = Clips(width=options.width, height=options.height, interval_s=options.interval_s)
     task = Task(
         clips=clips,

@@ -21,7 +21,7 @@ TORCH_FREE_EDGE = (
     "client",
     "demo",
     "engine.client",
-    "engine.process",
+    "engine.process.main",
     "media",
     "server",
     "service",

@@ -167,7 +167,9 @@ def test_choices_with_a_seed_differ_and_repeat(running):
 
 
 def test_a_client_that_hangs_up_frees_the_slot(running):
-    body = json.dumps(running.body() | {"max_tokens": 400, "stream": True, "n": 2}).encode()
+    # An answer that cannot end before the client has left, however fast the model is.
+    endless = {"max_tokens": 3000, "structured_outputs": {"regex": "[a-z]{4000}"}}
+    body = json.dumps(running.body() | endless | {"stream": True, "n": 2}).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", int(running.server.url.rpartition(":")[2]))) as raw:
         raw.sendall(head.encode() + body)
