@@ -125,11 +125,13 @@ def build_app(
         ),
         workers=workers,
     )
+    # Apart from those of questions, which never wait for a window's.
+    window_prompts = Workers("windows", n_threads=1)
     windows = Windows(
         clock=clock,
         models=models,
         streams=streams,
-        prompts=questions.prompts,
+        prompts=window_prompts,
         limits=_window_limits(settings),
     )
     held_bytes = Budget(memory.bodies_bytes, what="bytes of request bodies")
@@ -161,6 +163,7 @@ def build_app(
             },
             planned=memory.lines,
             engine_pid=local.pid,
+            standby_pid=local.standby_pid,
         ),
         pictures=Pictures(
             clock=clock, streams=streams, workers=workers, timeout_ms=settings.timeout_ms
@@ -174,7 +177,13 @@ def build_app(
             models,
             streams,
             windows,
-            (workers, questions.uploads, questions.prompts, questions.schemas),
+            (
+                workers,
+                questions.uploads,
+                questions.prompts,
+                questions.schemas,
+                window_prompts,
+            ),
         ),
     )
     return Built(
@@ -462,6 +471,11 @@ class _LocalEngine:
         )
         engine: Engine = self._engine
         return engine
+
+    def standby_pid(self) -> int | None:
+        """Of the process that waits to become the engine, while there is one."""
+        pid: int | None = None if self._engine is None else self._engine.standby_pid
+        return pid
 
     def pid(self) -> int | None:
         """Of the engine process, while there is one."""

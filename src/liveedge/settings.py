@@ -207,6 +207,16 @@ class Settings(BaseModel):
         )
 
     @model_validator(mode="after")
+    def _room_for_a_stream(self) -> Self:
+        stream_mb = self.hot_mb + self.history_mb
+        if self.streams_mb is None or self.streams_mb >= stream_mb:
+            return self
+        raise ValueError(
+            f"streams_mb is {self.streams_mb}, and one stream takes {stream_mb} (hot_mb and history_mb"
+            " together): there could be none. Raise streams_mb, or lower history_mb"
+        )
+
+    @model_validator(mode="after")
     def _keys_hold_something(self) -> Self:
         if all(key.get_secret_value().strip() for key in self.api_key):
             return self

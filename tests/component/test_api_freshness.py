@@ -5,7 +5,23 @@ import json
 
 import pytest
 
+from liveedge.core.clock import Clock
+from liveedge.engine.form.forms import AnswerForm
+from liveedge.testing.clock import FakeClock
+from liveedge.testing.engine import FakeEngine
 from tests.serving import Exchange, chat_body, image, serving, until, video
+
+
+class SlowToJudge(FakeEngine):
+    """A new form takes it two seconds."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock=clock)
+        self.judge_clock = clock
+
+    def check_form(self, form: AnswerForm) -> None:
+        assert isinstance(self.judge_clock, FakeClock)
+        self.judge_clock.move(2)
 
 
 def asked(stream_id, query, **options):
@@ -106,3 +122,19 @@ async def test_a_picture_can_be_asked_to_be_fresh():
         await until(lambda: store.n_waiting == 1)
         await server.push(stream_id)
         assert (await waiting).headers["x-frame-index"] == "1"
+
+
+async def test_the_check_of_a_new_form_does_not_age_the_frames():
+    async with serving(engine=SlowToJudge) as server:
+        stream_id = await server.filled_stream(3)
+        store = server.built.streams.stores("open", [stream_id])[stream_id]
+        body = asked(
+            stream_id, "frame_index=-1&max_age_ms=500", response_format={"type": "json_object"}
+        )
+        async with Exchange(server.built.app, "/v1/chat/completions", body) as exchange:
+            await until(lambda: store.n_waiting == 1)  # all frames have grown too old meanwhile
+            await server.push(stream_id)
+            await exchange.ended()
+        assert exchange.status == 200
+        said = json.loads(exchange.received)["liveedge"]
+        assert (said["frames"][-1]["frame_index"], said["age_ms"]) == (3, 0)

@@ -65,6 +65,7 @@ async def test_questions_streams_and_budgets_are_counted():
         assert value(found, "budget_capacity", of="questions") == 128
         assert value(found, "process_resident_memory_bytes", process="server") > 1 << 20
         assert value(found, "process_resident_memory_bytes", process="engine") == 0
+        assert value(found, "process_resident_memory_bytes", process="standby") == 0
 
 
 async def test_what_ended_streams_counted_stays_counted():

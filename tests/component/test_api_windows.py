@@ -738,3 +738,49 @@ async def test_a_camera_that_is_silent_costs_nothing_and_its_window_grows_old():
         assert (view["updates"], view["state"]) == (1, "warm")
         assert view["age_ms"] >= 60_000
         assert view["cost_ms_per_s"] == 0
+
+
+# ── what can never be warm ──
+
+
+async def test_a_window_that_could_never_fit_is_refused_while_its_stream_is_young():
+    async with serving() as server:
+        cam = await camera(server, seconds=1)
+        answer = await cam.put(seconds=40, max_fps=2000)
+        assert answer.status_code == 400
+        assert answer.json()["error"]["code"] == "context_length_exceeded"
+        assert await cam.windows() == []
+
+
+async def test_a_window_longer_than_any_number_is_refused():
+    async with serving() as server:
+        cam = await camera(server, seconds=1)
+        assert (await cam.put(seconds=1e308)).status_code == 422
+
+
+async def test_a_question_that_is_refused_makes_no_window_and_displaces_none():
+    async with serving(max_windows=1) as server:
+        cam = await camera(server)
+        await server.client.post("/v1/chat/completions", json=chat_body(cam.part()))
+        await until_auto(server)
+        (before,) = await cam.windows()
+        body = chat_body(cam.part())
+        long_text = "word " * (2 * server.engine.model.max_model_len)
+        body["messages"].insert(0, {"role": "system", "content": long_text})
+        refused = await server.client.post("/v1/chat/completions", json=body)
+        assert refused.json()["error"]["code"] == "context_length_exceeded"
+        (after,) = await cam.windows()
+        assert after["name"] == before["name"]
+
+
+async def test_a_window_whose_updates_fail_is_tried_less_and_less_often():
+    async with serving() as server:
+        cam = await camera(server, seconds=0)
+        long_text = "word " * (2 * server.engine.model.max_model_len)
+        assert (await cam.put(system=long_text)).status_code == 201  # sizes are not known yet
+        await cam.film(20)
+        view = await cam.look()
+        assert view["state"] == "failed"
+        assert 2 <= view["errors"]["context_length_exceeded"] <= 8
+        await server.client.delete(f"{cam.path}/now")
+        assert len(server.built.windows) == 0

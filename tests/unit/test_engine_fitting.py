@@ -11,7 +11,7 @@ from liveedge.core.errors import SettingsInvalid
 from liveedge.engine.memory.fitting import fitting_plan
 from liveedge.engine.memory.plan import ModelFacts
 from liveedge.resources import engine_settings, memory_asked
-from liveedge.settings import load
+from liveedge.settings import Settings, load
 from tests.unit.test_engine_memory_plan import FACTS
 
 GIB = 1 << 30
@@ -73,19 +73,22 @@ def test_the_message_names_the_need_the_budget_and_the_largest_line():
     length=st.integers(512, 8192),
     cache_mb=st.integers(32, 4096),
     history_mb=st.integers(16, 2048),
-    streams_mb=st.none() | st.integers(1, 20_000),
+    more_mb=st.none() | st.integers(0, 20_000),
     standby=st.booleans(),
     facts=st.sampled_from([FACTS, LARGE]),
 )
-def test_following_any_suggestion_fits(facts: ModelFacts, gib: float, **values: object):
+def test_following_any_suggestion_fits(
+    facts: ModelFacts, gib: float, more_mb: int | None, history_mb: int, **values: object
+):
+    one_stream_mb = Settings().hot_mb + history_mb
     flags: dict[str, object] = {
         "memory": f"{gib:.3f}GiB",
         "max_sessions": values["sessions"],
         "max_windows": values["windows"],
         "max_model_len": values["length"],
         "encoder_cache_mb": values["cache_mb"],
-        "history_mb": values["history_mb"],
-        "streams_mb": values["streams_mb"],
+        "history_mb": history_mb,
+        "streams_mb": None if more_mb is None else one_stream_mb + more_mb,
         "standby": values["standby"],
     }
     message = refused(flags, facts)

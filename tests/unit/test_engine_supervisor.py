@@ -188,3 +188,22 @@ def test_it_is_never_left_unwatched_for_long() -> None:
 
 def test_back_off_is_bounded() -> None:
     assert [back_off_s(n) for n in (0, 1, 2, 3, 50)] == [0, 1, 2, 4, 30]
+
+
+def test_an_engine_that_once_loaded_fast_is_given_up_sooner_when_it_loads_again():
+    life = Life(Patience(hang_s=30, load_s=900, standby=False))
+    life.look()
+    life.live(8)
+    life.ready()
+    life.crash()
+    life.look()
+    life.live(79)
+    assert life.times("kill") == []
+    life.live(3)
+    assert len(life.times("kill")) == 1
+
+
+def test_a_first_load_has_all_the_time_that_is_allowed():
+    life = Life(Patience(hang_s=30, load_s=900, standby=False))
+    life.live(890)
+    assert life.times("kill") == []

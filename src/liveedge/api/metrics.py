@@ -129,6 +129,7 @@ class MetricSources:
     budgets: Mapping[str, Budget]  # what each bounds
     planned: Sequence[Line]  # of the memory plan
     engine_pid: Callable[[], int | None]  # None: no process of its own, or none at this moment
+    standby_pid: Callable[[], int | None] = lambda: None
 
 
 def metrics_text(sources: MetricSources) -> str:
@@ -211,12 +212,10 @@ def _server(sources: MetricSources) -> Iterator[Metric]:
     yield Metric("build_info", "gauge", "Version and model.", (Sample(1.0, info),))
     is_ready = sources.models.status() == "ready"
     yield _one("model_ready", "gauge", "1 while the model answers.", int(is_ready))
-    pid = sources.engine_pid()
-    # Always both: an engine that is not there has nothing in memory.
-    resident = {
-        "server": resident_bytes() or 0,
-        "engine": 0 if pid is None else resident_bytes(pid) or 0,
-    }
+    # Always all: a process that is not there has nothing in memory.
+    pids = {"engine": sources.engine_pid(), "standby": sources.standby_pid()}
+    resident = {name: 0 if pid is None else resident_bytes(pid) or 0 for name, pid in pids.items()}
+    resident["server"] = resident_bytes() or 0
     what = "Memory of each process; in process, the engine is part of the server."
     yield _many("process_resident_memory_bytes", "gauge", what, "process", resident)
 

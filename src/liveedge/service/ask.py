@@ -137,6 +137,7 @@ class Asker:
                 is_exact=lambda stream_id, index: stores[stream_id].is_exact(index),
             )
             prompt, prepared = await self._prepare(engine, question, parts, media, course)
+            course.windows.accepted()
             async with aclosing(self._events(engine, prepared, question, prompt, course)) as events:
                 async for event in events:
                     yield event
@@ -152,6 +153,8 @@ class Asker:
         stream_ids = dict.fromkeys(item.ref.stream_id for item in references)
         stores = self._streams.stores(question.tenant, stream_ids)
         self._check_region(question)
+        # Before frames are chosen: they would grow old while a new form is checked.
+        await self._check_form(engine, question, course)
 
         def admit(resolved: Sequence[Resolved]) -> None:
             if not engine.model.supports_video:
@@ -234,8 +237,6 @@ class Asker:
         media: Media,
         course: _Course,
     ) -> tuple[Prompt, PreparedRequest]:
-        await self._check_form(engine, question, course)
-
         def work() -> tuple[Prompt, PreparedRequest]:
             prompt = make_prompt(question.turns, parts, media)
             request = GenerateRequest(

@@ -44,6 +44,7 @@ NEAR_MS = 100  # of stream time before a tick: from here on every frame is looke
 COST_OVER_S = 10.0
 RETRY_S = 0.2  # an engine that was there and refused is not asked again before
 FAILED_RETRY_S = 5.0  # one that could not be loaded
+MAX_PAUSE_S = 30.0  # between updates that fail
 
 Picked: TypeAlias = tuple[tuple[int, ...], ...]  # frame indices of each reference
 
@@ -114,6 +115,7 @@ class Keeper:
         self._tools = tools
         self._wanted: tuple[Found, ...] | None = None
         self._n_behind = 0  # changes of the frames that no update has reached yet
+        self._n_failures = 0  # of updates, in a row
         self._has_looked = False
         self._wake = asyncio.Event()  # look again, whatever the tick
         self._running: asyncio.Task[None] | None = None
@@ -256,8 +258,12 @@ class Keeper:
             return
         except LiveEdgeError as error:
             self._failed(error)
+            self._n_failures += 1
+            await self._tools.clock.sleep(_pause_s(self._n_failures))
             if self._wanted is found:
                 self._wanted = None  # so that the next tick tries again
+        else:
+            self._n_failures = 0
         self._running = None
         if self._wanted is not None and _picked(self._wanted) != _picked(found):
             self._launch(self._wanted)
@@ -265,7 +271,9 @@ class Keeper:
     async def _warmed(self, found: tuple[Found, ...]) -> None:
         clock, engine = self._tools.clock, self._engine()
         n_starts = engine.n_starts
-        prepared = await self._tools.prompts.run(lambda: self._prepared(engine, found))
+        prepared = await self._tools.prompts.run(
+            lambda: prefix_of(engine, self.plan, found, self._stores)
+        )
         began_s = clock.monotonic_s()
         warmed = await engine.warm(WindowPrefix(window_id=self.window_id, prepared=prepared))
         self._costs.add(began_s, clock.monotonic_s(), busy_s=warmed.busy_s)
@@ -285,23 +293,6 @@ class Keeper:
             at_ms=self._tools.clock.wall_ms(),
         )
 
-    def _prepared(self, engine: Engine, found: tuple[Found, ...]) -> PreparedRequest:
-        """In a worker."""
-        plan = self.plan
-        places = (item.where for item in plan.references)
-        media = Media(
-            tenant=plan.key.tenant,
-            found=dict(zip(places, found, strict=True)),
-            uploaded={},
-            load=lambda stream_id, index: self._stores[stream_id].load(index),
-            is_exact=lambda stream_id, index: self._stores[stream_id].is_exact(index),
-        )
-        prompt = make_prompt(plan.turns, plan.parts, media)
-        request = GenerateRequest(
-            request_id=uuid.uuid4().hex, messages=prompt.messages, priority="batch"
-        )
-        return engine.prepare_window(request)
-
     def _engine(self) -> Engine:
         return self._tools.models.require(self.plan.key.model_id)
 
@@ -319,6 +310,36 @@ class Keeper:
         self.errors[error.code] += 1
         self.reason = error.message
         log.debug("window %s: %s", self.window_id, error.message)
+
+
+def prefix_of(
+    engine: Engine,
+    plan: WindowPlan,
+    found: Sequence[Found],
+    stores: Mapping[str, FrameStore],
+) -> PreparedRequest:
+    """The prompt of a window with these frames. Milliseconds, for a worker; loads no frame.
+
+    Raises what `Engine.prepare_window` raises.
+    """
+    places = (item.where for item in plan.references)
+    media = Media(
+        tenant=plan.key.tenant,
+        found=dict(zip(places, found, strict=True)),
+        uploaded={},
+        load=lambda stream_id, index: stores[stream_id].load(index),
+        is_exact=lambda stream_id, index: stores[stream_id].is_exact(index),
+    )
+    prompt = make_prompt(plan.turns, plan.parts, media)
+    request = GenerateRequest(
+        request_id=uuid.uuid4().hex, messages=prompt.messages, priority="batch"
+    )
+    return engine.prepare_window(request)
+
+
+def _pause_s(n_failures: int) -> float:
+    """The next tick tries again after one failure; what fails again and again costs little."""
+    return 0.0 if n_failures <= 1 else min(MAX_PAUSE_S, 2.0 ** (n_failures - 2))
 
 
 def _picked(found: Sequence[Found]) -> Picked:

@@ -15,12 +15,14 @@ Invariants
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Literal
 
 from liveedge.core.clock import Clock
@@ -42,11 +44,12 @@ from liveedge.service.question import Question, TextContent, Turn
 from liveedge.service.room import check_room
 from liveedge.service.streams import Streams
 from liveedge.service.view import WindowView
-from liveedge.service.window_keeper import Keeper, KeeperTools
+from liveedge.service.window_keeper import Keeper, KeeperTools, prefix_of
 from liveedge.service.windows_plan import (
     PICTURE_FPS,
     WindowKey,
     WindowPlan,
+    full_segment,
     plan_window,
     resolve_window,
 )
@@ -198,7 +201,7 @@ class Windows:
 
     # ── explicit windows ──
 
-    def put(
+    async def put(
         self, tenant: str, stream_id: str, name: str, spec: WindowSpec
     ) -> tuple[WindowView, bool]:
         """Keep a window warm under this name; True where it was not there before.
@@ -210,6 +213,8 @@ class Windows:
         engine = self._models.require(spec.model)
         store = self._streams.own_store(tenant, stream_id)
         plan = self._explicit_plan(tenant, stream_id, spec, engine, store)
+        await self._check_fits(engine, plan, spec, store)
+        self._streams.own_store(tenant, stream_id)  # still
         before = self._named(tenant, stream_id, name)
         if before is not None and before.key == plan.key:
             return self._view(before), False
@@ -276,6 +281,19 @@ class Windows:
             return plan
         check_room(plan.references, resolved, model)
         return plan
+
+    async def _check_fits(
+        self, engine: Engine, plan: WindowPlan, spec: WindowSpec, store: FrameStore
+    ) -> None:
+        """Refuse what could never be warm, also while the stream is younger than the window."""
+        newest = store.latest
+        if newest is None:  # sizes are not known yet: the first update will tell
+            return
+        n_frames = min(math.ceil(spec.seconds * spec.max_fps), engine.model.max_model_len) + 1
+        found = (full_segment(plan.references[0].ref.stream_id, newest, n_frames, spec.max_fps),)
+        await self._tools.prompts.run(
+            partial(prefix_of, engine, plan, found, {store.stream_id: store})
+        )
 
     # ── inside ──
 
@@ -394,6 +412,7 @@ class WindowUse:
         self._head = head
         self._ttl_s = ttl_s
         self._held: list[_Window] = []
+        self._stores: Mapping[str, FrameStore] = {}
 
     def warm_frames(self) -> Sequence[Found] | None:
         """The frames of the question's references that cost nothing."""
@@ -403,17 +422,26 @@ class WindowUse:
     def held(self, stores: Mapping[str, FrameStore]) -> Iterator[None]:
         """The windows are used from now on. A new one begins when the block ends: what the answer
         computes is there for it to build on, and the answer does not wait for its window."""
-        own = None
-        if self._plan is not None:
-            own = self._windows.touch(self._plan, stores, ttl_s=self._ttl_s)
+        self._stores = stores
+        own = None if self._plan is None else self._windows.find(self._plan.key)
         head = None if self._head is None else self._windows.find(self._head.key)
         self._held = [window for window in dict.fromkeys((own, head)) if window is not None]
+        for window in self._held:
+            self._windows.renew(window, ttl_s=self._ttl_s)
         try:
             yield
         finally:
             for window in self._held:
                 self._windows.renew(window, ttl_s=self._ttl_s)
                 window.keeper.poke()
+
+    def accepted(self) -> None:
+        """The prompt fits: only now a new window may be made, and displace another one."""
+        if self._plan is None:
+            return
+        own = self._windows.touch(self._plan, self._stores, ttl_s=self._ttl_s)
+        if own is not None and own not in self._held:
+            self._held.insert(0, own)
 
     def answered(self, prepared: PreparedRequest, *, cached_tokens: int) -> None:
         """Count a hit where frames were reused, not only words before them."""
@@ -436,7 +464,7 @@ def _explicit_turns(
     stream_id: str, spec: WindowSpec, *, retention_s: float
 ) -> tuple[tuple[Turn, ...], tuple[tuple[Part, ...], ...]]:
     """The messages with which a question begins that hits the window."""
-    span_ms = round(spec.seconds * 1000)
+    span_ms = round(min(spec.seconds, retention_s + 1) * 1000)  # 1e308 s would be infinite
     if not 0 < span_ms <= retention_s * 1000:
         raise RequestInvalid(
             f"seconds is {spec.seconds:g}; it must be above 0 and at most {retention_s:g}, which is"

@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, TypeAlias
 
+from liveedge.frames.frame import Frame
 from liveedge.frames.refs import DEFAULT_MAX_FPS, Anchor, ImageRef, SegmentRef
+from liveedge.frames.resolve import Pick
 from liveedge.frames.snapshot import Snapshot
 from liveedge.service.lookup import Found, Resolved, is_live, resolve
 from liveedge.service.parts import Part, Reference, Upload
@@ -242,3 +244,23 @@ def _ahead(ref: ImageRef | SegmentRef, snapshot: Snapshot) -> ImageRef | Segment
     ahead = 1 if ref.start.kind == "frame_index" else step_ms
     start = replace(ref.start, value=min(ref.start.value + ahead, -1))
     return replace(ref, start=start)
+
+
+def full_segment(stream_id: str, newest: Frame, n_frames: int, max_fps: Fraction) -> Found:
+    """What a segment will hold once the stream is long enough, if its frames stay of this size."""
+    step_ms = 1000 / max_fps
+    picks = tuple(
+        Pick(
+            stream_id=stream_id,
+            index=n,
+            stream_time_ms=int(n * step_ms),
+            captured_at_ms=newest.captured_at_ms,
+            arrived_s=newest.arrived_s,
+            width=newest.pixels.width,
+            height=newest.pixels.height,
+            corrupt=False,
+            tick=n,
+        )
+        for n in range(n_frames)
+    )
+    return Found(picks, at_live_edge=True)

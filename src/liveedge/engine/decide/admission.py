@@ -28,9 +28,9 @@ def overdue(sequence: Sequence, now_s: float) -> LiveEdgeError | None:
             f"{sequence.phase} with {len(sequence.tokens)} tokens; raise timeout_ms or ask for less"
         )
     return FrameStale(
-        f"the newest frame became older than max_age_ms {(now_s - limit_s) * 1000:.0f} ms ago: "
-        f"{waited_ms:.0f} ms after admission the request was {sequence.phase} and had no token; "
-        "raise max_age_ms, or ask when less is waiting"
+        f"the newest frame became older than max_age_ms before the first token: the request was "
+        f"{sequence.phase}, {waited_ms:.0f} ms after the engine got it; raise max_age_ms, or ask "
+        "when less is waiting"
     )
 
 

@@ -462,7 +462,7 @@ class Scheduler:
     def _verify(self, answer: Sequence, now_s: float) -> bool:
         """Compute a finished answer again; False where too many wait for that already."""
         if self._background.n_verifications >= self._limits.max_verifications:
-            self._verifier.counters.skipped += 1
+            self._verifier.skip("too many wait for it already")
             return False
         sequence = self._verifier.cold(answer, order=self._next_order(), now_s=now_s)
         self._live[sequence.request_id] = sequence
@@ -508,7 +508,7 @@ class Scheduler:
     def _fail(self, sequence: Sequence, error: LiveEdgeError) -> None:
         goal = sequence.background
         if isinstance(goal, Verifying):
-            self._verifier.counters.skipped += 1
+            self._verifier.skip(error.message)
         else:
             self.counters.count_failure(error, warm=goal is not None)
             self._say(sequence, Failed(error=error))

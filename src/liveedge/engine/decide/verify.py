@@ -67,12 +67,18 @@ class Verifier:
             ),
         )
 
+    def skip(self, why: str) -> None:
+        """A chosen answer is not computed again. Said once: silence would pass for agreement."""
+        self.counters.skipped += 1
+        if self.counters.skipped == 1:
+            log.warning("verify_warm: an answer is skipped, and others may be: %s", why)
+
     def judge(self, sequence: Sequence) -> None:
         """What the cold run gave beside what the answer had."""
         goal, pieces = sequence.background, sequence.compared
         assert isinstance(goal, Verifying), goal
         if not pieces:
-            self.counters.skipped += 1
+            self.skip("its first tokens were not kept")
             return
         self.counters.verified += 1
         # NaN is a difference: no comparison with it is true.

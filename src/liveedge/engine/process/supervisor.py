@@ -1,7 +1,8 @@
 """When an engine process is started, asked for a sign of life, given up and started again.
 
 Pure: it is told what happened and when, and says what to do; `link` does it. A process is hung when
-a ping stays unanswered for `hang_s`, or it has not answered its first one `load_s` after its start.
+a ping stays unanswered for `hang_s`, or it has not answered its first one `load_s` after its start,
+or sooner where earlier starts show how long one takes.
 Silence is counted in small steps between looks, so that a server that was itself held up, by a
 debugger or a busy machine, does not take that for silence of the engine.
 """
@@ -18,6 +19,8 @@ HEALTHY_S = 60.0  # so long without a fault: the next one is a first one again
 LOOK_EVERY_S = 1.0
 PREPARE_AFTER_S = 1.0  # a standby's imports do not slow the first answers
 PREPARE_AGAIN_S = 30.0  # after one that died while it waited, or could not be started
+SLOWER_LOAD = 10  # times the slowest load so far: what takes longer, and a minute, is hung
+MIN_LOAD_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +28,7 @@ class Patience:
     """How long an engine may be silent, and whether a successor waits for its end."""
 
     hang_s: float = 30.0  # while it answers; longer than the longest step of a slow machine
-    load_s: float = 900.0  # from its start until it answers
+    load_s: float = 900.0  # from its start until it answers, the first time
     standby: bool = True
 
 
@@ -40,6 +43,7 @@ class Supervision:
         self._n_faults = 0  # since it was last healthy
         self._ready_s = 0.0  # since when it is
         self._silence_s = 0.0
+        self._slowest_load_s: float | None = None
         self._looked_s: float | None = None
         self._is_asked = False  # a ping is on its way
         self._pinged_s = 0.0
@@ -58,6 +62,7 @@ class Supervision:
         """It answers."""
         self._state = "ready"
         self._ready_s = now_s
+        self._slowest_load_s = max(self._slowest_load_s or 0.0, self._silence_s)
         self._silence_s = 0.0
         self._pinged_s = now_s
         self._prepare_at_s = now_s + PREPARE_AFTER_S
@@ -121,7 +126,11 @@ class Supervision:
 
     @property
     def _limit_s(self) -> float:
-        return self._patience.load_s if self._state == "loading" else self._patience.hang_s
+        if self._state != "loading":
+            return self._patience.hang_s
+        if self._slowest_load_s is None:
+            return self._patience.load_s
+        return min(self._patience.load_s, max(MIN_LOAD_S, SLOWER_LOAD * self._slowest_load_s))
 
 
 def back_off_s(n_faults: int) -> float:
