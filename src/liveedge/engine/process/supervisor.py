@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 Action: TypeAlias = Literal["nothing", "start", "ping", "kill", "prepare"]
 
 MAX_BACK_OFF_S = 30.0
-HEALTHY_S = 60.0  # so long without a fault: the next one is a first one again
+HEALTHY_S = 5.0  # so long without a fault: the next one is a first one again
 LOOK_EVERY_S = 1.0
 PREPARE_AFTER_S = 1.0  # a standby's imports do not slow the first answers
 PREPARE_AGAIN_S = 30.0  # after one that died while it waited, or could not be started
