@@ -159,8 +159,8 @@ class Preparer:
         if n_tokens > self._max_media_tokens:
             raise MediaTooLarge(
                 f"the pictures and frames have {n_tokens} visual tokens, the encoder's memory "
-                f"holds {self._max_media_tokens}: send fewer, lower max_pixels, or raise "
-                "encoder_cache_bytes"
+                f"holds {self._max_media_tokens}: send fewer, lower max_pixels, or start "
+                "the server with a larger --encoder-cache-mb"
             )
 
 
