@@ -180,7 +180,9 @@ class RecordingRunner:
 
 
 class HandLoader:
-    """Loads when the test says so, on the test's thread."""
+    """Loads when the test says so, or at once, on the test's thread: never by chance."""
+
+    at_once = False
 
     def __init__(self, preprocess: Preprocess, accept: Callable[[EngineInput], None]) -> None:
         self.jobs: list[LoadJob] = []
@@ -189,6 +191,8 @@ class HandLoader:
 
     def submit(self, jobs: Iterable[LoadJob]) -> None:
         self.jobs += jobs
+        if self.at_once:
+            self.load()
 
     def drop(self, jobs: Sequence[LoadJob]) -> None:
         self.jobs = [job for job in self.jobs if job not in jobs]
@@ -205,7 +209,7 @@ class HandLoader:
 class LocalEngine:
     """One engine that keeps its slots and caches from one `run` to the next.
 
-    With `by_hand` nothing is loaded until `loads.load()`.
+    With `by_hand` nothing is loaded until `loads.load()`, or all at once with `loads.at_once`.
     """
 
     def __init__(self, folder: Path, *, by_hand: bool = False, **settings: Any) -> None:
