@@ -53,6 +53,9 @@ from liveedge.settings import SHIPPED_MODEL, Settings, is_loopback
 
 log = logging.getLogger("liveedge.server")
 
+# How long an idle connection stays open. Clients keep theirs for seconds (httpx: 5), and one that is
+# closed at the moment of the next question loses it: ours must be the last to close.
+KEEP_ALIVE_S = 75
 DRAIN_S = 10.0  # how long answers may go on after a signal to stop
 LAST_WORDS_S = 2  # after that, to tell their clients; connections that take longer are dropped
 MEDIA_THREADS = 2
@@ -316,6 +319,7 @@ class _Server(uvicorn.Server):
             ws="websockets-sansio",
             ws_max_size=PictureLimits().max_bytes,
             server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=math.ceil(drain_s) + LAST_WORDS_S,
         )
         super().__init__(config)
