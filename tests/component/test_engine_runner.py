@@ -32,8 +32,8 @@ from liveedge.engine.process.start import make_compiler
 from liveedge.engine.request import SamplingParams
 from liveedge.models.loader import load_model
 from liveedge.models.qwen3_vl.vocabulary import Vocabulary
-from liveedge.native.build import BuildFailed, build
 from tests.checkpoints import make_checkpoint
+from tests.compiler import built_library
 
 CPU = torch.device("cpu")
 NONE = np.zeros(0, dtype=np.int64)
@@ -43,10 +43,7 @@ KINDS = ["native", "torch"]
 
 @pytest.fixture(scope="module")
 def lib() -> ctypes.CDLL:
-    try:
-        return ctypes.CDLL(str(build()))
-    except BuildFailed as error:
-        pytest.skip(str(error))
+    return built_library()
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from liveedge.engine.compute.kv import KvMemory, KvShape
 from liveedge.models.qwen3_vl.config import TextConfig
 from liveedge.models.qwen3_vl.native_text import Memory, NativeText, Piece, Room
 from liveedge.models.qwen3_vl.text import Deepstack, TextModel
-from liveedge.native.build import BuildFailed, build
+from tests.compiler import built_library
 
 N_SLOTS, MAX_LEN = 5, 75
 NONE = np.zeros(0, dtype=np.int64)
@@ -27,10 +27,7 @@ NONE = np.zeros(0, dtype=np.int64)
 
 @pytest.fixture(scope="module")
 def lib() -> ctypes.CDLL:
-    try:
-        return ctypes.CDLL(str(build()))
-    except BuildFailed as error:
-        pytest.skip(str(error))
+    return built_library()
 
 
 def text_config(**changes: object) -> TextConfig:

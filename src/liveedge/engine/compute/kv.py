@@ -8,7 +8,6 @@ Shapes    B sequences, T tokens, Hq / Hkv query / key heads, d head width.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from liveedge.core.machine import physical_bytes
 from liveedge.engine.compute.attention import attend_behind
 from liveedge.engine.decide.slots import Copy
 
@@ -100,11 +100,6 @@ def zeros(shape: tuple[int, ...], *, device: torch.device, dtype: torch.dtype) -
     if device.type == "cpu" and n_bytes > physical_bytes():
         raise MemoryError(f"{n_bytes} bytes asked for, the machine has {physical_bytes()}")
     return torch.empty(shape, device=device, dtype=dtype).zero_()
-
-
-def physical_bytes() -> int:
-    """Memory of the machine."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 class PieceAttend:

@@ -106,6 +106,7 @@ class EngineCore:
         finally:
             self._intake.close()
             self._grammars.close()
+            self._parts.runner.close()  # its threads; in the server's process they would stay
 
     def take(self, message: ToEngine) -> None:
         """Any message from the other half; never blocks."""
