@@ -96,6 +96,7 @@ class Halves:
         self.hold_fetched = False
         self.hold_work = threading.Event()
         self.hold_work.set()
+        self.in_hand: list[int] = []  # an entry per group that a worker took
         self.began: list[str] = []
         self.room = None
         memory = None
@@ -120,6 +121,7 @@ class Halves:
             self.intake.take(message)
 
     def _preprocess(self, frames: Sequence[NDArray[np.uint8]], *, size: tuple[int, int]) -> object:
+        self.in_hand.append(len(frames))
         assert self.hold_work.wait(LIMIT_S)
         assert size[0] == HEIGHT
         return [frame.copy() for frame in frames]
@@ -272,11 +274,11 @@ def test_what_is_dropped_while_it_waits_for_a_worker_is_given_back(
     big = Halves(8 * FRAME)
     big.hold_work.clear()
     jobs = big.ask(*(camera.group(f"g{n}") for n in range(5)))
-    until(lambda: len(big.fetched) == 5)
+    until(lambda: len(big.fetched) == 5 and len(big.in_hand) == 2)
     big.intake.drop(jobs)
     big.hold_work.set()
     until(lambda: big.desk.used_bytes == 0)
-    assert len(big.loaded) == 2  # what the workers had in their hands
+    assert len(big.loaded) == 2  # what the workers had begun
     big.close()
 
 
