@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 
 from liveedge.core.tasks import OwnedThread
-from liveedge.frames.frame import Frame, Pixels
+from liveedge.frames.frame import CodedFrame, Frame, Pixels
 from liveedge.media.source import FrameSink, Health, Source, SourceLost
 from liveedge.testing.clock import FakeClock
 from liveedge.testing.source import ListTarget
@@ -27,9 +28,12 @@ class ListSink(FrameSink):
         self.source_times_s: list[float | None] = []
         self.arrived_s: list[float] = []
         self.corrupt: list[bool] = []
+        self.coded: list[CodedFrame | None] = []
         self.states: list[tuple[Health, str]] = []
         self.codec: str | None = None
         self.n_broken = 0
+        self.n_dropped: Counter[str] = Counter()
+        self.n_gaps = 0
         self.first = threading.Event()
         self._clock = clock
         self._target = ListTarget(clock)
@@ -38,16 +42,24 @@ class ListSink(FrameSink):
         self._stopping = stopping
 
     def frame(
-        self, pixels: Pixels, *, source_time_s: float | None = None, corrupt: bool = False
+        self,
+        pixels: Pixels,
+        *,
+        source_time_s: float | None = None,
+        corrupt: bool = False,
+        coded: CodedFrame | None = None,
     ) -> Frame | None:
         self.pixels.append(pixels)
+        self.coded.append(coded)
         self.source_times_s.append(source_time_s)
         self.arrived_s.append(self._clock.monotonic_s())
         self.corrupt.append(corrupt)
         self._clock.move(self._costs_s)
         if self._stopping is not None and len(self.pixels) == self._stop_after:
             self._stopping.set()
-        frame = self._target.publish(pixels, source_time_s=source_time_s, corrupt=corrupt)
+        frame = self._target.publish(
+            pixels, source_time_s=source_time_s, corrupt=corrupt, coded=coded
+        )
         self.first.set()
         return frame
 
@@ -57,6 +69,12 @@ class ListSink(FrameSink):
 
     def broken(self, count: int = 1) -> None:
         self.n_broken += count
+
+    def dropped(self, reason: str, count: int = 1) -> None:
+        self.n_dropped[reason] += count
+
+    def gap(self) -> None:
+        self.n_gaps += 1
 
     def numbers(self) -> list[int | None]:
         return [number_of(pixels.rgb()) for pixels in self.pixels]

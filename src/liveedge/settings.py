@@ -81,6 +81,16 @@ Seconds: TypeAlias = Annotated[float, Field(gt=0.0)]
 MemorySize: TypeAlias = Annotated[str, BeforeValidator(_as_memory)]
 
 
+class LiveKitServer(BaseModel):
+    """Where streams of type livekit are published if not here."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str
+    api_key: SecretStr
+    api_secret: SecretStr
+
+
 class Settings(BaseModel):
     """Every setting of the server, with its default."""
 
@@ -194,8 +204,37 @@ class Settings(BaseModel):
         description="memory reserved for the frames of all streams together; default: what the"
         " memory has room for, at most 4096",
     )
-    allow_local_sources: bool = Field(False, description="allow sources of type file")
+    allow_local_sources: bool = Field(False, description="allow sources of type file and device")
     allow_private_sources: bool = Field(True, description="allow cameras in private networks")
+
+    # What publishers can reach is decided by networks and containers, which no program sees.
+    public_url: str | None = Field(
+        None, description="base URL that publishers are given; default: the one they asked"
+    )
+    udp_ports: str | None = Field(
+        None,
+        description="UDP ports of publishers: 50000-50100 is a range, 50000 one port for all;"
+        " default: any free one",
+    )
+    announced_ip: Many = Field(
+        (), description="address that publishers are told to send to; default: the machine's own"
+    )
+    ice_servers: Many = Field(
+        (), description="STUN or TURN URL for publishers behind NAT, as turn:user:password@host"
+    )
+    max_publish_kbps: Count = Field(
+        6000, description="bitrate that one publisher is asked to keep to"
+    )
+    livekit: LiveKitServer | None = Field(
+        None,
+        description="an external LiveKit server for streams of type livekit, as {url, api_key,"
+        " api_secret}",
+    )
+    # Ten minutes of every camera on a disk: not everybody may keep that.
+    state_dir: Path | None = Field(
+        None,
+        description="folder that keeps streams, leases and frames over a restart; default: none",
+    )
 
     @model_validator(mode="after")
     def _open_only_at_home(self) -> Self:

@@ -12,7 +12,7 @@ from PIL import Image
 from liveedge.core.clock import SystemClock
 from liveedge.core.errors import StreamStateInvalid
 from liveedge.core.tasks import OwnedThread
-from liveedge.frames.frame import Frame, Pixels
+from liveedge.frames.frame import CodedFrame, Frame, Pixels
 from liveedge.media.file import FileOptions, FileSource
 from liveedge.media.picture import PictureLimits
 from liveedge.media.push import PushSource
@@ -83,9 +83,14 @@ class Refusing(ListSink):
     """The sink of an attempt that has been cut off."""
 
     def frame(
-        self, pixels: Pixels, *, source_time_s: float | None = None, corrupt: bool = False
+        self,
+        pixels: Pixels,
+        *,
+        source_time_s: float | None = None,
+        corrupt: bool = False,
+        coded: CodedFrame | None = None,
     ) -> Frame | None:
-        super().frame(pixels, source_time_s=source_time_s, corrupt=corrupt)
+        super().frame(pixels, source_time_s=source_time_s, corrupt=corrupt, coded=coded)
         return None
 
 

@@ -54,6 +54,32 @@ class RgbPixels:
         return self.array
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CodecParams:
+    """What a decoder has to know before the first packet. One object per run of equal packets."""
+
+    codec: str  # FFmpeg's name: h264, hevc, vp8, vp9, av1, mjpeg
+    extradata: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodedFrame:
+    """The compressed bytes behind one decoded frame, as its source sent them.
+
+    Feeding the packets of consecutive frames from a key frame on, in order, to a fresh decoder of
+    one thread gives the same frames again, one per `CodedFrame`. A source that cannot promise this
+    (reordered frames) gives none.
+    """
+
+    params: CodecParams
+    packets: tuple[bytes, ...]  # fed since the frame before; the last one gave this frame
+    is_key: bool  # nothing before is needed: decoding can begin here
+
+    @property
+    def nbytes(self) -> int:
+        return sum(map(len, self.packets))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
     """A frame with its place in the life of the stream."""
@@ -65,3 +91,4 @@ class Frame:
     pixels: Pixels
     corrupt: bool = False
     after_gap: bool = False
+    coded: CodedFrame | None = None

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from liveedge.core.clock import Clock
 from liveedge.core.errors import FrameEvicted, StreamNotFound
 from liveedge.core.tasks import OwnedThread, TaskSet
-from liveedge.frames.frame import Frame, Pixels
+from liveedge.frames.frame import CodedFrame, Frame, Pixels
 from liveedge.frames.history import HistoryCodec, JpegCodec
 from liveedge.frames.rate import RateMeter
 from liveedge.frames.snapshot import Snapshot
@@ -136,18 +136,24 @@ class FrameStore:
     # ── the publisher's side ──
 
     def publish(
-        self, pixels: Pixels, *, source_time_s: float | None = None, corrupt: bool = False
+        self,
+        pixels: Pixels,
+        *,
+        source_time_s: float | None = None,
+        corrupt: bool = False,
+        coded: CodedFrame | None = None,
     ) -> Frame | None:
         """Take in the newest frame; None once the stream has ended. Costs microseconds.
 
         `source_time_s` is the source's own timestamp from any origin; it refines the spacing.
+        `coded` is what the frame was decoded from.
         """
         with self._lock:
             self._received += 1
             if self._final is not None:
                 self._dropped["ended"] += 1
                 return None
-            frame = self._stamped(pixels, source_time_s=source_time_s, corrupt=corrupt)
+            frame = self._stamped(pixels, source_time_s=source_time_s, corrupt=corrupt, coded=coded)
             self._tiers.append(frame)
             self._ensure_encoder()
             self._encoder_state.notify_all()
@@ -300,7 +306,14 @@ class FrameStore:
 
     # ── under the lock ──
 
-    def _stamped(self, pixels: Pixels, *, source_time_s: float | None, corrupt: bool) -> Frame:
+    def _stamped(
+        self,
+        pixels: Pixels,
+        *,
+        source_time_s: float | None,
+        corrupt: bool,
+        coded: CodedFrame | None,
+    ) -> Frame:
         arrived_s = self._clock.monotonic_s()
         if self._newest is None:
             self._first_at_ms = self._clock.wall_ms()
@@ -314,6 +327,7 @@ class FrameStore:
             pixels=pixels,
             corrupt=corrupt,
             after_gap=self._gap_is_open,
+            coded=coded,
         )
         self._close_gap(time_ms)
         self._newest = _NewestFrame(time_ms, arrived_s, pixels.width, pixels.height)

@@ -11,9 +11,11 @@ import threading
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
-from liveedge.frames.frame import Frame, Pixels
+from liveedge.frames.frame import CodedFrame, Frame, Pixels
 
-SourceKind: TypeAlias = Literal["sim", "file", "rtsp", "push"]
+SourceKind: TypeAlias = Literal[
+    "sim", "file", "rtsp", "rtmp", "hls", "device", "push", "whip", "livekit"
+]
 Health: TypeAlias = Literal[
     "waiting_for_publisher", "waiting_for_keyframe", "live", "stalled", "reconnecting", "ended"
 ]
@@ -35,7 +37,12 @@ class FrameTarget(Protocol):
     """Where frames end up: `frames.store.FrameStore`, or a list in a test."""
 
     def publish(
-        self, pixels: Pixels, *, source_time_s: float | None = None, corrupt: bool = False
+        self,
+        pixels: Pixels,
+        *,
+        source_time_s: float | None = None,
+        corrupt: bool = False,
+        coded: CodedFrame | None = None,
     ) -> Frame | None:
         """Take in the newest frame; None once the stream has ended."""
         ...
@@ -53,12 +60,18 @@ class FrameSink(Protocol):
     """What a source sees of its stream. Methods may be called from one thread at a time."""
 
     def frame(
-        self, pixels: Pixels, *, source_time_s: float | None = None, corrupt: bool = False
+        self,
+        pixels: Pixels,
+        *,
+        source_time_s: float | None = None,
+        corrupt: bool = False,
+        coded: CodedFrame | None = None,
     ) -> Frame | None:
         """Deliver one frame, upright. None: this session is over and the frame was not taken.
 
         `source_time_s` is the source's own clock (any origin); `corrupt` says that the picture may
-        show damage from an earlier loss.
+        show damage from an earlier loss; `coded` is what it was decoded from, where the history may
+        keep that.
         """
         ...
 
@@ -68,6 +81,14 @@ class FrameSink(Protocol):
 
     def broken(self, count: int = 1) -> None:
         """Count frames that the source sent and that could not be decoded."""
+        ...
+
+    def dropped(self, reason: str, count: int = 1) -> None:
+        """Count frames that the source sent and that were given up for another reason."""
+        ...
+
+    def gap(self) -> None:
+        """Nothing comes for now (the publisher left); the next frame ends the gap."""
         ...
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from liveedge.core.clock import Clock
 from liveedge.core.errors import SourceUnavailable
 from liveedge.core.tasks import OwnedThread
-from liveedge.frames.frame import Frame, Pixels
+from liveedge.frames.frame import CodedFrame, Frame, Pixels
 from liveedge.media.source import FrameTarget, Health, Source, SourceLost, SourceStatus
 
 log = logging.getLogger("liveedge.media")
@@ -285,13 +285,20 @@ class _Attempt:
             self._cut = True
 
     def frame(
-        self, pixels: Pixels, *, source_time_s: float | None = None, corrupt: bool = False
+        self,
+        pixels: Pixels,
+        *,
+        source_time_s: float | None = None,
+        corrupt: bool = False,
+        coded: CodedFrame | None = None,
     ) -> Frame | None:
         board = self._board
         with board.lock:
             if self._cut or board.is_cut:
                 return None
-            frame = board.target.publish(pixels, source_time_s=source_time_s, corrupt=corrupt)
+            frame = board.target.publish(
+                pixels, source_time_s=source_time_s, corrupt=corrupt, coded=coded
+            )
             if frame is None:
                 return None
             self.newest_s = board.clock.monotonic_s()
@@ -321,6 +328,16 @@ class _Attempt:
             if not (self._cut or self._board.is_cut):
                 self._board.target.count_dropped("undecodable", n=count)
                 self._board.count(broken=count)
+
+    def dropped(self, reason: str, count: int = 1) -> None:
+        with self._board.lock:
+            if not (self._cut or self._board.is_cut):
+                self._board.target.count_dropped(reason, n=count)
+
+    def gap(self) -> None:
+        with self._board.lock:
+            if not (self._cut or self._board.is_cut):
+                self._board.target.mark_gap()
 
 
 def _crash(error: BaseException | None) -> SourceLost | None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from liveedge.core.clock import Clock
-from liveedge.frames.frame import Frame, Pixels, RgbPixels
+from liveedge.frames.frame import CodedFrame, Frame, Pixels, RgbPixels
 from liveedge.media.source import FrameSink, SourceKind, SourceLost
 
 Script: TypeAlias = Callable[[FrameSink, threading.Event], None]
@@ -35,7 +35,12 @@ class ListTarget:
         self._started_s: float | None = None
 
     def publish(
-        self, pixels: Pixels, *, source_time_s: float | None = None, corrupt: bool = False
+        self,
+        pixels: Pixels,
+        *,
+        source_time_s: float | None = None,
+        corrupt: bool = False,
+        coded: CodedFrame | None = None,
     ) -> Frame:
         now_s = self._clock.monotonic_s()
         if self._started_s is None:
@@ -47,6 +52,7 @@ class ListTarget:
             arrived_s=now_s,
             pixels=pixels,
             corrupt=corrupt,
+            coded=coded,
         )
         self.frames.append(frame)
         return frame

@@ -1,0 +1,1 @@
+"""The LiveKit protocol: what its SDKs say to a server, without a network."""

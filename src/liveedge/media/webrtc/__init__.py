@@ -1,0 +1,1 @@
+"""Real-time publishing: one aiortc receiver behind WHIP and LiveKit signalling."""
