@@ -22,6 +22,10 @@ SHORT = {
     "cold_start": ["--runs", "2"],
     "engine_kill": ["--quick"],
     "soak_warm": ["--minutes", "1.5"],
+    "history": ["--quick"],
+    "ingest": ["--seconds", "5", "--runs", "1", "--max-streams", "6"],
+    "consumers": ["--minutes", "1"],
+    "faults": ["--quick"],
 }
 
 

@@ -23,6 +23,7 @@ from liveedge.server import Built, build_app
 from liveedge.settings import Settings
 from liveedge.testing.clock import FakeClock
 from liveedge.testing.engine import FakeEngine
+from liveedge.testing.webrtc import FakeMediaSessions
 
 MODEL = "liveedge/workcell-tiny"
 SMALL: dict[str, Any] = {"hot_mb": 4, "history_mb": 1, "streams_mb": 400}
@@ -72,6 +73,7 @@ class Serving:
     client: httpx.AsyncClient
     engine: FakeEngine
     clock: FakeClock
+    sessions: FakeMediaSessions  # of publishers
     foreign: str = ""  # streams that a test may keep here
     empty: str = ""
     filled: str = ""
@@ -111,13 +113,18 @@ async def serving(
     *,
     engine: Callable[[Clock], FakeEngine] | None = None,
     load_engine: Callable[[], Engine] | None = None,
+    clock: FakeClock | None = None,
     **settings: Any,
 ) -> AsyncIterator[Serving]:
     """Start everything, give it, stop everything; nothing may be left running."""
-    clock = FakeClock()
+    clock = clock or FakeClock()
     fake = engine(clock) if engine else FakeEngine(clock=clock)
+    sessions = FakeMediaSessions()
     built = build_app(
-        Settings(**{**SMALL, **settings}), clock, load_engine=load_engine or (lambda: fake)
+        Settings(**{**SMALL, **settings}),
+        clock,
+        load_engine=load_engine or (lambda: fake),
+        sessions=sessions,
     )
     transport = httpx.ASGITransport(built.app, raise_app_exceptions=False)
     async with (
@@ -126,7 +133,7 @@ async def serving(
     ):
         if load_engine is None:
             await built.models.ready()
-        yield Serving(built, client, fake, clock)
+        yield Serving(built, client, fake, clock, sessions)
     assert built.streams.n_closing == 0
     left = [t.name for t in threading.enumerate() if t.name.startswith(("source:", "history-"))]
     assert left == []
@@ -142,7 +149,9 @@ class Exchange:
     app: Any
     path: str
     body: bytes
-    headers: dict[str, str] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)  # of the request, then of the answer
+    method: str = "POST"
+    query_string: bytes = b""
     status: int | None = None
     received: bytes = b""
     task: asyncio.Task[None] | None = None
@@ -151,6 +160,8 @@ class Exchange:
         self._has_left = asyncio.Event()
         self._changed = asyncio.Event()
         self._body_sent = False
+        self.may_send = asyncio.Event()  # cleared: the client does not read
+        self.may_send.set()
 
     async def __aenter__(self) -> Exchange:
         self.task = asyncio.create_task(self._run())
@@ -186,11 +197,11 @@ class Exchange:
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
             "http_version": "1.1",
-            "method": "POST",
+            "method": self.method,
             "scheme": "http",
             "path": self.path,
             "raw_path": self.path.encode(),
-            "query_string": b"",
+            "query_string": self.query_string,
             "root_path": "",
             "headers": [(k.lower().encode(), v.encode()) for k, v in self.headers.items()],
             "server": ("test", 80),
@@ -208,7 +219,9 @@ class Exchange:
     async def _send(self, message: Any) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
+            self.headers = {key.decode(): value.decode() for key, value in message["headers"]}
         else:
+            await self.may_send.wait()
             self.received += message.get("body", b"")
         self._changed.set()
 

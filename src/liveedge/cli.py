@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import re
 import signal
 import sys
@@ -43,8 +44,15 @@ METAVARS = {
     "aliases": "ALIAS=ID",
     "memory": "SIZE",
     "verify_warm": "SHARE",
+    "public_url": "URL",
+    "udp_ports": "PORTS",
+    "announced_ip": "ADDRESS",
+    "ice_servers": "URL",
+    "livekit": "JSON",
+    "state_dir": "FOLDER",
 }
 ALONE = {"verify_warm": "0.05"}  # what a flag without its value means
+WRITTEN_AS_JSON = frozenset({"livekit"})
 UNITS = {"_mb": "MB", "_ms": "MS", "_s": "SECONDS"}
 DURATION_S = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0}
 
@@ -131,6 +139,16 @@ def build_parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         " standard output, what it is based on to standard error.",
     )
     _add_ask(ask, environment)
+    _add_publish(
+        commands.add_parser(
+            "publish",
+            help="send a camera, a file or the simulated camera to a stream",
+            description="Send pictures to a stream of a running server, by LiveKit or WHIP, until"
+            " Ctrl-C. The id of a stream that it makes goes to standard output, what happens to"
+            " standard error.",
+        ),
+        environment,
+    )
     demo = commands.add_parser(
         "demo",
         help="a server, a simulated camera, checked answers",
@@ -200,6 +218,8 @@ def _argument(name: str) -> dict[str, Any]:
     if origin is typing.Literal:
         return {"choices": typing.get_args(kind)}
     unit = next((unit for ending, unit in UNITS.items() if name.endswith(ending)), "N")
+    if name in WRITTEN_AS_JSON:
+        return {"metavar": METAVARS[name], "type": _json}
     optional = {"nargs": "?", "const": ALONE[name]} if name in ALONE else {}
     return {"metavar": METAVARS.get(name, unit), **optional}
 
@@ -209,6 +229,13 @@ def _pair(text: str) -> tuple[str, str]:
     if not (key and equals and value):
         raise argparse.ArgumentTypeError(f"{text!r} is not ALIAS=ID")
     return key, value
+
+
+def _json(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError as error:  # without the text: it holds a secret
+        raise argparse.ArgumentTypeError(f"this is not JSON: {error}") from error
 
 
 def _loaded(options: argparse.Namespace) -> Loaded:
@@ -281,6 +308,12 @@ def _add_ask(parser: argparse.ArgumentParser, environment: Mapping[str, str]) ->
     parser.add_argument(
         "--model", metavar="ID", help="id of the model; default: the first that is ready"
     )
+    _add_server(parser, environment)
+    parser.set_defaults(command=_ask)
+
+
+def _add_server(parser: argparse.ArgumentParser, environment: Mapping[str, str]) -> None:
+    """Which server, for everything that looks from outside."""
     parser.add_argument(
         "--url",
         default=environment.get("LIVEEDGE_URL", DEFAULT_URL),
@@ -292,7 +325,6 @@ def _add_ask(parser: argparse.ArgumentParser, environment: Mapping[str, str]) ->
         metavar="KEY",
         help="a key of the server, if it has any; default: LIVEEDGE_API_KEY",
     )
-    parser.set_defaults(command=_ask)
 
 
 def _duration_s(text: str) -> float:
@@ -334,6 +366,93 @@ def _evidence(answer: Answer) -> str:
     age_ms = answer.evidence.get("age_ms")
     age = f", newest {age_ms:.0f} ms old" if age_ms is not None else ""
     return f"({seen}{age}; first token {answer.ttft_ms:.0f} ms, all {answer.total_ms:.0f} ms)"
+
+
+# publish
+
+
+def _add_publish(parser: argparse.ArgumentParser, environment: Mapping[str, str]) -> None:
+    parser.add_argument(
+        "source",
+        metavar="SOURCE",
+        help="sim (or sim://workcell?seed=3), a video file, or a device such as /dev/video0",
+    )
+    parser.add_argument(
+        "--stream", metavar="ID", help="a stream that waits for a publisher; default: a new one"
+    )
+    _add_server(parser, environment)
+    parser.add_argument(
+        "--via",
+        choices=("livekit", "whip"),
+        default="whip",
+        help="how it is sent; livekit needs LiveKit's SDK (default: whip)",
+    )
+    parser.add_argument(
+        "--codec",
+        choices=("vp8", "h264"),
+        default="vp8",
+        help="how pictures are compressed (default: vp8)",
+    )
+    parser.add_argument(
+        "--size", type=_size, metavar="WxH", help="width and height; default: the source's own"
+    )
+    parser.add_argument(
+        "--fps", type=_positive, metavar="N", help="frames per second; default: the source's own"
+    )
+    parser.add_argument(
+        "--once", action="store_true", help="end with the file, instead of beginning it again"
+    )
+    parser.add_argument(
+        "--seconds", type=_positive, metavar="N", help="how long; default: until Ctrl-C"
+    )
+    parser.set_defaults(command=_publish)
+
+
+def _positive(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return number
+
+
+def _publish(options: argparse.Namespace) -> int:
+    try:
+        # Needs av and aiortc, which no other command of a client does.
+        from liveedge.client.publish import pictures, run as publishing  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        message = f"publishing needs the package {error.name}: install liveedge[server]"
+        raise Refused(0, "not_installed", message) from error
+    with Client(options.url, clock=SystemClock(), api_key=options.api_key) as client:
+        try:
+            publishing.publish(
+                publishing.PublishOptions(
+                    source=options.source,
+                    stream_id=options.stream,
+                    via=options.via,
+                    codec=options.codec,
+                    wanted=pictures.Wanted(size=options.size, fps=options.fps, once=options.once),
+                    seconds=options.seconds,
+                    is_local=client.is_local,
+                ),
+                client,
+                clock=SystemClock(),
+                rng=random.Random(),
+                hear=publishing.Hear(created=_say_id, state=_say_state),
+            )
+        except publishing.PublishFailed as error:
+            raise Refused(0, "publish_failed", str(error)) from error
+    return 0
+
+
+def _say_id(stream_id: str) -> None:
+    print(stream_id, flush=True)
+
+
+def _say_state(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 # demo

@@ -10,10 +10,12 @@ import importlib
 import logging
 import math
 import os
+import random
+import secrets
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
@@ -27,6 +29,8 @@ from fastapi import FastAPI
 from liveedge.api.app import ApiSettings, Lifespan, Services, create_app
 from liveedge.api.last_words import LastWords
 from liveedge.api.metrics import MetricSources
+from liveedge.api.websocket import WebSocketProtocol
+from liveedge.api.whip import ice_link
 from liveedge.core.clock import Clock, SystemClock
 from liveedge.core.errors import LiveEdgeError, SettingsInvalid
 from liveedge.core.machine import limit_arenas
@@ -40,16 +44,22 @@ from liveedge.engine.process.supervisor import Patience
 from liveedge.frames.store import StoreLimits
 from liveedge.media.picture import PictureLimits
 from liveedge.media.pull_policy import PullPolicy
+from liveedge.media.source import Source
+from liveedge.media.webrtc.session import IceServer, MediaSessions
 from liveedge.resources import engine_settings, fitting, planned
 from liveedge.service.ask import Asker, AskResources, AskSettings
 from liveedge.service.limits import Budget
 from liveedge.service.models import ModelHost
 from liveedge.service.pictures import Pictures
+from liveedge.service.preview import Previews
+from liveedge.service.publishing import Publishing, PublishParts
+from liveedge.service.registry import Registry
 from liveedge.service.sources import Pipelines, SourcePolicy
-from liveedge.service.streams import StreamLimits, Streams
+from liveedge.service.state_dir import StateDir
+from liveedge.service.streams import LEASE_S, StreamLimits, Streams
 from liveedge.service.windows import WindowLimits, Windows
 from liveedge.service.workers import Workers
-from liveedge.settings import SHIPPED_MODEL, Settings, is_loopback
+from liveedge.settings import SHIPPED_MODEL, Settings, ice_server, is_loopback, port_range
 
 log = logging.getLogger("liveedge.server")
 
@@ -62,6 +72,11 @@ MEDIA_THREADS = 2
 PROMPT_THREADS = 2  # a long prompt does not hold up the short ones
 SCHEMA_THREADS = 10  # more than the engine lets wait: one is free for a schema it knows already
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# Named as text: half a second of imports that only publishers need.
+TOKENS = "liveedge.service.tokens"
+INGEST = "liveedge.service.ingest"
+ROOMS = "liveedge.service.rooms"
+WEBRTC = "liveedge.media.webrtc.engine"
 
 LoadEngine = Callable[[], Engine]
 
@@ -74,6 +89,8 @@ class Built:
     models: ModelHost
     streams: Streams
     windows: Windows
+    previews: Previews
+    publishing: Publishing
     questions: AskResources
     held_bytes: Budget  # of request bodies
     memory: MemoryPlan
@@ -86,11 +103,13 @@ def build_app(
     load_engine: LoadEngine | None = None,
     nursery: Nursery | None = None,
     own_ports: frozenset[int] = frozenset(),
+    sessions: MediaSessions | None = None,
 ) -> Built:
     """Put everything together. The model begins to load when the application starts.
 
-    A process that waits in `nursery` becomes the engine. `own_ports` are never pulled from. Raises SettingsInvalid, also for what does not fit the memory,
-    and CheckpointInvalid.
+    A process that waits in `nursery` becomes the engine. `own_ports` are never pulled from.
+    Publishers connect through `sessions`, or through a WebRTC engine that is started when it is
+    needed. Raises SettingsInvalid, also for what does not fit the memory, and CheckpointInvalid.
     """
     folder, model_id = find_model(settings)
     _check_aliases(settings, model_id)
@@ -116,7 +135,14 @@ def build_app(
         history_bytes=settings.history_mb << 20,
         retention_s=settings.retention_s,
     )
-    pipelines = Pipelines(clock=clock, store=store, policy=_policy(settings, own_ports))
+    registry = _registry(settings, clock)
+    pipelines = Pipelines(
+        clock=clock,
+        store=store,
+        policy=_policy(settings, own_ports),
+        frames_of=None if registry is None else registry.folder.frames_of,
+        room_of=_room_source(settings, clock),
+    )
     streams = Streams(
         clock=clock,
         make_pipeline=pipelines.make,
@@ -125,8 +151,10 @@ def build_app(
             max_streams_per_tenant=settings.max_streams_per_key,
             reserved_bytes=memory.streams_bytes,
             reserved_bytes_per_stream=store.reserved_bytes,
+            disk_bytes_per_stream=store.history_bytes,
         ),
         workers=workers,
+        registry=registry,
     )
     # Apart from those of questions, which never wait for a window's.
     window_prompts = Workers("windows", n_threads=1)
@@ -138,6 +166,10 @@ def build_app(
         limits=_window_limits(settings),
     )
     held_bytes = Budget(memory.bodies_bytes, what="bytes of request bodies")
+    previews = Previews(clock=clock, streams=streams)
+    secret = secrets.token_bytes(32) if registry is None else registry.folder.secret
+    receiving = _Receiving(settings, clock, streams, secret=secret, sessions=sessions)
+    publishing = Publishing(receiving.parts(), valid_s=LEASE_S)
     services = Services(
         asker=Asker(
             clock=clock,
@@ -154,6 +186,8 @@ def build_app(
         models=models,
         streams=streams,
         windows=windows,
+        previews=previews,
+        publishing=publishing,
         held_bytes=held_bytes,
         metrics=MetricSources(
             models=models,
@@ -163,7 +197,9 @@ def build_app(
                 "questions": questions.in_progress,
                 "request_body_bytes": held_bytes,
                 "decoded_upload_bytes": questions.decoded_bytes,
+                "previews": previews.open,
             },
+            publishing=publishing,
             planned=memory.lines,
             engine_pid=local.pid,
             standby_pid=local.standby_pid,
@@ -180,6 +216,7 @@ def build_app(
             models,
             streams,
             windows,
+            _Guests(publishing, previews),
             (
                 workers,
                 questions.uploads,
@@ -194,6 +231,8 @@ def build_app(
         models=models,
         streams=streams,
         windows=windows,
+        previews=previews,
+        publishing=publishing,
         questions=questions,
         held_bytes=held_bytes,
         memory=memory,
@@ -272,6 +311,12 @@ class BackgroundServer:
         self._thread: OwnedThread | None = None
         self.url = ""
 
+    @property
+    def built(self) -> Built:
+        """What runs in there, for programs that look inside."""
+        assert self._server is not None, "the server has not been started"
+        return self._server.built
+
     def __enter__(self) -> BackgroundServer:
         listener = socket.create_server((self._settings.host, self._settings.port))
         built = build_app(
@@ -316,7 +361,7 @@ class _Server(uvicorn.Server):
             access_log=False,
             http="h11",
             loop="asyncio",
-            ws="websockets-sansio",
+            ws=WebSocketProtocol,
             ws_max_size=PictureLimits().max_bytes,
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_S,
@@ -327,7 +372,7 @@ class _Server(uvicorn.Server):
         logging.getLogger("uvicorn.access").disabled = True
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
         logging.getLogger("uvicorn.error").addFilter(_is_no_refusal)
-        self._built = built
+        self.built = built
         self._settings = settings
         self._url = _url(listener)
         self._startup = startup
@@ -360,14 +405,19 @@ class _Server(uvicorn.Server):
         if self.should_exit:
             return
         self._startup.passed("listen")
-        self._startup.say(self._built.memory.table())
+        self._startup.say(self.built.memory.table())
         self._startup.breakdown(f"liveedge {VERSION} listens on {self._url}")
         if not self._settings.api_key:
             self._startup.say(_open_notice(self._settings))
         self._tasks.start(self._tell_when_ready(), name="ready")
+        if self._settings.udp_ports is not None:
+            self._tasks.start(self._expect_publishers(), name="publishers")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._tasks.close()
+        # Their connections have no end of their own to be waited for.
+        self.built.previews.stop()
+        await self.built.publishing.close()
         self._tasks.start(self._cut_off(), name="drain")
         await super().shutdown(sockets)
         await self._tasks.close()
@@ -379,8 +429,15 @@ class _Server(uvicorn.Server):
         for task in list(self.server_state.tasks):
             task.cancel()
 
+    async def _expect_publishers(self) -> None:
+        """Where ports were chosen for them, one that is taken is told now, not to the first."""
+        try:
+            await self.built.publishing.ingest()
+        except SettingsInvalid as error:
+            self._startup.say(f"nobody can publish: {error.message}")
+
     async def _tell_when_ready(self) -> None:
-        models = self._built.models
+        models = self.built.models
         try:
             engine = await models.ready()
         except LiveEdgeError as error:
@@ -487,12 +544,151 @@ class _LocalEngine:
         return pid
 
 
+class _Receiving:
+    """How publishers' tokens, signalling and connections are made, once somebody needs them."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        streams: Streams,
+        *,
+        secret: bytes,
+        sessions: MediaSessions | None,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._streams = streams
+        self._secret = secret
+        self._sessions = sessions
+        self._webrtc: Any = None  # `media.webrtc.engine.WebRtc`
+
+    def parts(self) -> PublishParts:
+        webrtc = (WEBRTC,) if self._sessions is None else ()
+        return PublishParts(
+            token_modules=(TOKENS,),
+            ingest_modules=(INGEST, *webrtc),
+            tokens=self._tokens,
+            ingest=self._ingest,
+            totals=self._totals,
+            close=self._close,
+            room_modules=(ROOMS,),
+            rooms=_rooms(self._settings, self._clock),
+        )
+
+    def _tokens(self) -> Any:
+        module = importlib.import_module(TOKENS)
+        return module.PublishTokens(self._secret, clock=self._clock)
+
+    def _ingest(self, tokens: Any) -> Any:
+        module = importlib.import_module(INGEST)
+        return module.Ingest(
+            entrance=self._streams.publisher_entrance,
+            tokens=tokens,
+            sessions=self._sessions or self._started(),
+            clock=self._clock,
+            ice_servers=_ice_servers(self._settings),
+        )
+
+    def _started(self) -> MediaSessions:
+        module = importlib.import_module(WEBRTC)
+        settings = self._settings
+        self._webrtc = module.WebRtc(
+            module.WebRtcSettings(
+                udp_ports=None if settings.udp_ports is None else port_range(settings.udp_ports),
+                announced_ips=settings.announced_ip,
+                ice_servers=_ice_servers(settings),
+                max_bitrate_bps=settings.max_publish_kbps * 1000,
+            ),
+            clock=self._clock,
+            rng=random.Random(),
+        )
+        self._webrtc.start()
+        started: MediaSessions = self._webrtc
+        return started
+
+    def _totals(self) -> Mapping[str, int]:
+        totals: Mapping[str, int] = {} if self._webrtc is None else self._webrtc.totals()
+        return totals
+
+    def _close(self) -> None:
+        if self._webrtc is not None:
+            self._webrtc.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Guests:
+    """Whoever is connected for as long as it likes."""
+
+    publishing: Publishing
+    previews: Previews
+
+    async def close(self) -> None:
+        await self.publishing.close()
+        self.previews.close()
+
+
+def _rooms(settings: Settings, clock: Clock) -> Callable[[], Any] | None:
+    """Makes the rooms of the external LiveKit server, if there is one; imports what they need."""
+    server = settings.livekit
+    if server is None:
+        return None
+
+    def make() -> Any:
+        module = importlib.import_module(ROOMS)
+        there = module.RoomServer(
+            url=server.url,
+            api_key=server.api_key.get_secret_value(),
+            api_secret=server.api_secret.get_secret_value(),
+        )
+        return module.Rooms(there, clock=clock)
+
+    return make
+
+
+def _room_source(settings: Settings, clock: Clock) -> Callable[[str], Source] | None:
+    make = _rooms(settings, clock)
+    if make is None:
+        return None
+
+    def source(stream_id: str) -> Source:
+        made: Source = make().source(stream_id)
+        return made
+
+    return source
+
+
+def _ice_servers(settings: Settings) -> tuple[IceServer, ...]:
+    parted = [ice_server(one.get_secret_value()) for one in settings.ice_servers]
+    return tuple(
+        IceServer(url=one.url, username=one.username, credential=one.credential) for one in parted
+    )
+
+
 def _check_aliases(settings: Settings, model_id: str) -> None:
     for alias, target in settings.aliases.items():
         if target != model_id:
             raise SettingsInvalid(
                 f"aliases: {alias} stands for {target}, which is not served; served is {model_id}"
             )
+
+
+def _registry(settings: Settings, clock: Clock) -> Registry | None:
+    """What survives a restart. Raises SettingsInvalid."""
+    if settings.state_dir is None:
+        return None
+    folder = StateDir(settings.state_dir)
+    log.info(
+        "state_dir %s: %d MB on the disk per stream (history_mb), %d MB free",
+        folder.path,
+        settings.history_mb,
+        folder.free_bytes() >> 20,
+    )
+    try:
+        return Registry(folder, clock=clock)
+    except SettingsInvalid:
+        folder.close()
+        raise
 
 
 def _window_limits(settings: Settings) -> WindowLimits:
@@ -532,19 +728,29 @@ def _api_settings(settings: Settings) -> ApiSettings:
         max_body_bytes=settings.max_body_mb << 20,
         default_max_tokens=settings.default_max_tokens,
         metrics_public=settings.metrics_public,
+        public_url=settings.public_url,
+        ice_links=tuple(
+            ice_link(one.url, one.username, one.credential) for one in _ice_servers(settings)
+        ),
     )
 
 
 def _lifespan(
-    models: ModelHost, streams: Streams, windows: Windows, pools: Sequence[Workers]
+    models: ModelHost,
+    streams: Streams,
+    windows: Windows,
+    guests: _Guests,
+    pools: Sequence[Workers],
 ) -> Lifespan:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         models.start()
+        await streams.resume()
         streams.start()
         try:
             yield
         finally:
+            await guests.close()
             await windows.close()
             await streams.close()
             await pools[0].run(models.close)  # joins threads
@@ -558,3 +764,6 @@ def _configure_logging(level: str) -> None:
     logging.basicConfig(
         level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    # Several lines per publisher, with the addresses of both ends.
+    for chatty in ("aioice", "aiortc"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -14,10 +14,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias
+from urllib.parse import unquote, urlsplit
 
 import yaml
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -38,6 +40,9 @@ CONFIG_VARIABLE = "LIVEEDGE_CONFIG"
 CLIENT_VARIABLES = frozenset({"LIVEEDGE_URL", "LIVEEDGE_VENV", "LIVEEDGE_NATIVE"})
 MASK = "********"
 SHIPPED_MODEL = "liveedge/workcell-tiny"
+_WRITTEN_AS_JSON = frozenset(  # in variables, where they hold more than one word
+    {"api_key", "cors_origins", "regions", "aliases", "announced_ip", "ice_servers", "livekit"}
+)
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?) ?(%|[kmgt]i?b?|b|)", re.IGNORECASE)
 _UNITS = {"": 0, "b": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
@@ -57,6 +62,86 @@ def memory_bytes(text: str, *, machine_bytes: int) -> int:
     if n_bytes < 1:
         raise ValueError(f"{text!r} is no memory")
     return n_bytes
+
+
+class IceServerUrl(NamedTuple):
+    """A STUN or TURN server as WebRTC wants it: the URL without what authenticates."""
+
+    url: str
+    username: str | None
+    credential: str | None
+
+
+_ICE_HOST = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?(\?transport=(udp|tcp))?")
+
+
+def ice_server(text: str) -> IceServerUrl:
+    """`stun:host:port` or `turn:user:password@host`, parted. Raises ValueError, without secrets.
+
+    What is special in a URL is written with percent signs: a colon in a user as %3A.
+    """
+    scheme, _, rest = text.strip().partition(":")
+    credentials, at, host = rest.rpartition("@")
+    username, colon, password = (unquote(part) for part in credentials.partition(":"))
+    if scheme not in ("stun", "stuns", "turn", "turns") or _ICE_HOST.fullmatch(host) is None:
+        raise ValueError(
+            "needs to be stun:host:port or turn:user:password@host:port, with ?transport=tcp if meant"
+        )
+    url = f"{scheme}:{host}"
+    if scheme.startswith("stun"):
+        if at:
+            raise ValueError(f"{url} takes no user and no password: only turn does")
+        return IceServerUrl(url, None, None)
+    if not (username and colon and password):
+        raise ValueError(f"{url} needs a user and a password, as {scheme}:user:password@{host}")
+    return IceServerUrl(url, username, password)
+
+
+def port_range(text: str) -> tuple[int, int]:
+    """`50000-50100`, or `50000` for that port alone. Raises ValueError."""
+    match = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", text.strip())
+    first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if not 1 <= first <= last <= 65535:
+        raise ValueError(
+            f"{text!r} is neither a port such as 50000 nor a range such as 50000-50100"
+        )
+    return first, last
+
+
+def _as_ports(value: object) -> object:
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if isinstance(text, str):
+        port_range(text)
+    return text
+
+
+def _is_ice_server(text: SecretStr) -> SecretStr:
+    ice_server(text.get_secret_value())
+    return text
+
+
+def _is_address(text: str) -> str:
+    """A literal address that a publisher can send to."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not an IP address such as 203.0.113.7") from error
+    if address.is_unspecified or address.is_multicast:
+        raise ValueError(f"nobody can send to {text}: give the address of this machine")
+    return text
+
+
+def _is_base_url(*schemes: str) -> AfterValidator:
+    def check(text: str) -> str:
+        parts = urlsplit(text)
+        is_plain = not (parts.query or parts.fragment or "@" in parts.netloc)
+        if parts.scheme not in schemes or not parts.hostname or not is_plain:
+            shown = " or ".join(f"{scheme}://host" for scheme in schemes)
+            raise ValueError(f"needs to be {shown}, without user, query and fragment")
+        _ = parts.port  # raises ValueError for one that is none
+        return text.rstrip("/")
+
+    return AfterValidator(check)
 
 
 def _as_tuple(value: object) -> object:
@@ -79,6 +164,13 @@ NoneOrMore: TypeAlias = Annotated[int, Field(ge=0)]
 Share: TypeAlias = Annotated[float, Field(ge=0.0, le=1.0)]
 Seconds: TypeAlias = Annotated[float, Field(gt=0.0)]
 MemorySize: TypeAlias = Annotated[str, BeforeValidator(_as_memory)]
+PortRange: TypeAlias = Annotated[str, BeforeValidator(_as_ports)]
+Addresses: TypeAlias = Annotated[
+    tuple[Annotated[str, AfterValidator(_is_address)], ...], BeforeValidator(_as_tuple)
+]
+IceServers: TypeAlias = Annotated[
+    tuple[Annotated[SecretStr, AfterValidator(_is_ice_server)], ...], BeforeValidator(_as_tuple)
+]
 
 
 class LiveKitServer(BaseModel):
@@ -86,7 +178,7 @@ class LiveKitServer(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    url: str
+    url: Annotated[str, _is_base_url("ws", "wss", "http", "https")]
     api_key: SecretStr
     api_secret: SecretStr
 
@@ -208,18 +300,18 @@ class Settings(BaseModel):
     allow_private_sources: bool = Field(True, description="allow cameras in private networks")
 
     # What publishers can reach is decided by networks and containers, which no program sees.
-    public_url: str | None = Field(
+    public_url: Annotated[str, _is_base_url("http", "https")] | None = Field(
         None, description="base URL that publishers are given; default: the one they asked"
     )
-    udp_ports: str | None = Field(
+    udp_ports: PortRange | None = Field(
         None,
         description="UDP ports of publishers: 50000-50100 is a range, 50000 one port for all;"
         " default: any free one",
     )
-    announced_ip: Many = Field(
+    announced_ip: Addresses = Field(
         (), description="address that publishers are told to send to; default: the machine's own"
     )
-    ice_servers: Many = Field(
+    ice_servers: IceServers = Field(
         (), description="STUN or TURN URL for publishers behind NAT, as turn:user:password@host"
     )
     max_publish_kbps: Count = Field(
@@ -271,8 +363,22 @@ class Loaded:
 
     def shown(self) -> dict[str, Any]:
         """Values for people and JSON, secrets masked."""
-        values = self.settings.model_dump(mode="json")
-        return {**values, "api_key": [MASK] * len(self.settings.api_key)}
+        settings = self.settings
+        values = settings.model_dump(mode="json")
+        if settings.livekit is not None:
+            values["livekit"] |= {"api_key": MASK, "api_secret": MASK}
+        return {
+            **values,
+            "api_key": [MASK] * len(settings.api_key),
+            "ice_servers": [_without_credentials(url) for url in settings.ice_servers],
+        }
+
+
+def _without_credentials(url: SecretStr) -> str:
+    text = url.get_secret_value()
+    scheme, _, rest = text.partition(":")
+    credentials, _, host = rest.rpartition("@")
+    return f"{scheme}:{MASK}@{host}" if credentials else text
 
 
 def load(
@@ -342,7 +448,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 def _decoded(key: str, text: str) -> object:
     """Lists and mappings are written as JSON; one plain word stands for a list of one."""
-    if key not in ("api_key", "cors_origins", "regions", "aliases") or text[:1] not in ("[", "{"):
+    if key not in _WRITTEN_AS_JSON or text[:1] not in ("[", "{"):
         return text
     try:
         return json.loads(text)

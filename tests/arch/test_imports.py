@@ -74,6 +74,13 @@ def test_importing_it_does_not_import_torch(group: str):
     assert done.returncode == 0, done.stderr
 
 
+def test_a_server_starts_without_what_only_publishers_need():
+    heavy = ("aiortc", "aioice", "cryptography", "google.protobuf", "jwt", "livekit")
+    code = f"import sys, liveedge.server; print([n for n in {heavy} if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_the_package_never_imports_the_reference():
     for file in SOURCE.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):

@@ -9,6 +9,7 @@ import pytest
 
 from liveedge.core.errors import CheckpointInvalid
 from liveedge.engine.interface import Engine
+from tests.offers import offer
 from tests.serving import Serving, data_url, image, picture, serving, until
 from tests.unit.test_api_metrics import Family, parse
 
@@ -132,3 +133,21 @@ async def test_operations_md_lists_every_metric_and_no_other():
         found = {name.removeprefix("liveedge_") for name in await scrape(server)}
     labels = {"finished", "failed", "cancelled", "queue_full", "predicted_late", "stale"}
     assert told - labels == found
+
+
+async def test_publishers_are_counted_and_zero_before_there_are_any():
+    async with serving() as server:
+        before = await scrape(server)
+        assert value(before, "publishers") == value(before, "signalling_sockets") == 0
+        assert value(before, "publisher_packets_total", of="lost") == 0
+        assert before["liveedge_publisher_events_total"].samples == {}
+        created = (await server.client.post("/streams")).json()
+        for token in ("forged", created["publish"]["token"]):
+            await server.client.post(
+                f"/whip/{created['id']}",
+                content=offer(),
+                headers={"authorization": f"Bearer {token}", "content-type": "application/sdp"},
+            )
+        found = await scrape(server)
+        assert value(found, "publishers") == 1
+        assert value(found, "publisher_events_total", event="refused_unauthorized") == 1

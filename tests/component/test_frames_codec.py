@@ -1,15 +1,15 @@
-"""What every history codec has to keep, shown on JPEG."""
+"""What every codec of single pictures has to keep, shown on JPEG."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from liveedge.frames.history import HistoryCodec, JpegCodec
+from liveedge.frames.history import JpegCodec, PictureCodec
 
 
 @pytest.fixture(params=[75, 90], ids=lambda quality: f"jpeg-{quality}")
-def codec(request) -> HistoryCodec:
+def codec(request) -> PictureCodec:
     return JpegCodec(quality=request.param)
 
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 from liveedge.core.errors import FrameEvicted, StreamNotFound
 from liveedge.core.tasks import OwnedThread, TaskSet
+from liveedge.frames.chunks import PICTURE_FORMAT, PictureHistory
 from liveedge.frames.frame import RgbPixels
 from liveedge.frames.history import JpegCodec
 from liveedge.frames.refs import parse_ref
@@ -82,7 +83,8 @@ def make_store(clock) -> Iterator[Callable[..., FrameStore]]:
     stores: list[FrameStore] = []
 
     def make(**options) -> FrameStore:
-        store = FrameStore("cam", **{"clock": clock, "limits": SMALL, **options})
+        codec = PictureHistory(options.pop("codec", None) or JpegCodec())
+        store = FrameStore("cam", **{"clock": clock, "limits": SMALL, "codec": codec, **options})
         stores.append(store)
         return store
 
@@ -296,7 +298,8 @@ def test_memory_is_what_the_frames_hold_and_not_what_is_set_aside(make_store, cl
         assert store.wait_encoded(30)
     assert store.wait_prefaulted(30)
     counters = store.counters()
-    assert counters.memory_bytes == 2 * FRAME_BYTES + 5 * 1000
+    around = len(PICTURE_FORMAT) + 8  # an entry of the history: the format, and two lengths
+    assert counters.memory_bytes == 2 * FRAME_BYTES + 5 * (1000 + around)
     assert counters.reserved_bytes == 2 * FRAME_BYTES + 2**20
 
 

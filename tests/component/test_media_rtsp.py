@@ -15,8 +15,9 @@ import pytest
 
 from liveedge.core.clock import SystemClock
 from liveedge.core.tasks import OwnedThread
+from liveedge.media.pull import PullSettings
 from liveedge.media.pull_policy import PullPolicy
-from liveedge.media.rtsp import RtspSettings, RtspSource
+from liveedge.media.rtsp import RtspSource
 from liveedge.media.supervisor import Supervisor, SupervisorSettings
 from liveedge.testing.clock import FakeClock
 from liveedge.testing.source import ListTarget
@@ -104,7 +105,7 @@ def source(port: int, path: str, *, login: str = "") -> RtspSource:
         f"rtsp://{login}127.0.0.1:{port}/{path}",
         policy=PullPolicy(),
         clock=SystemClock(),
-        settings=RtspSettings(open_timeout_s=10, read_timeout_s=1),
+        settings=PullSettings(open_timeout_s=10, read_timeout_s=1),
     )
 
 

@@ -5,6 +5,7 @@ No RTSP server is needed here: a few lines of the protocol are spoken by the tes
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 import threading
 import traceback
@@ -15,16 +16,18 @@ import pytest
 from liveedge.core.clock import SystemClock
 from liveedge.core.errors import SourceUnavailable
 from liveedge.core.tasks import OwnedThread
-from liveedge.media.pull_policy import PullPolicy
-from liveedge.media.rtsp import RtspSettings, RtspSource
+from liveedge.media.pull import PullSettings, pinned
+from liveedge.media.pull_policy import PullPolicy, PullTarget
+from liveedge.media.rtsp import RtspSource
 from liveedge.media.source import SourceLost
 from liveedge.media.supervisor import Supervisor, SupervisorSettings
 from liveedge.testing.clock import FakeClock
 from liveedge.testing.source import ListTarget
 from tests.media_sinks import ListSink, run_to_end
+from tests.raw_server import RawServer
 
 Answer = Callable[[str, str], str]  # method, CSeq -> whole answer; "" closes the connection
-QUICK = RtspSettings(open_timeout_s=0.5, read_timeout_s=0.5)
+QUICK = PullSettings(open_timeout_s=0.5, read_timeout_s=0.5)
 
 
 class TinyServer:
@@ -131,7 +134,7 @@ def hangs_up(method: str, sequence: str) -> str:
     return ""
 
 
-def camera(port: int, *, settings: RtspSettings = QUICK) -> RtspSource:
+def camera(port: int, *, settings: PullSettings = QUICK) -> RtspSource:
     url = f"rtsp://admin:hunter2@127.0.0.1:{port}/secret-path"
     return RtspSource(url, policy=PullPolicy(), clock=SystemClock(), settings=settings)
 
@@ -178,7 +181,7 @@ def test_each_refusal_has_its_own_reason(
 def test_a_closed_port_is_refused_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    loss = loss_of(camera(port, settings=RtspSettings(open_timeout_s=60)))
+    loss = loss_of(camera(port, settings=PullSettings(open_timeout_s=60)))
     assert (loss.reason, loss.hopeless) == ("connection refused", False)
 
 
@@ -186,6 +189,55 @@ def test_a_server_that_accepts_and_stays_silent_times_out(
     serve: Callable[[Answer | None], int],
 ) -> None:
     assert loss_of(camera(serve(None))).reason == "timed out"
+
+
+OK = b"RTSP/1.0 200 OK\r\nCSeq: 1\r\n"
+
+
+@pytest.mark.parametrize(
+    ("begin", "piece"),
+    [
+        pytest.param(b"", b"R", id="one byte at a time"),
+        pytest.param(OK, b"X-Header: y\r\n" * 100, id="endless headers"),
+        pytest.param(OK, b"x" * 1000, id="an endless line"),
+        pytest.param(OK + b"Content-Length: 2000000000\r\n\r\n", b"v=0\r\n", id="an endless body"),
+        pytest.param(b"", b"$\x00\xff\xff" + b"x" * 100, id="data before any answer"),
+        pytest.param(OK + b"\r\n", None, id="stops after the first answer"),
+    ],
+)
+def test_a_server_that_wastes_time_is_left_in_time(begin: bytes, piece: bytes | None) -> None:
+    """Case 28."""
+    clock = SystemClock()
+    server = RawServer(piece, every_s=0.02, begin=begin)
+    began_s = clock.monotonic_s()
+    try:
+        loss = loss_of(camera(server.port))
+    finally:
+        server.close()
+    assert loss.reason in ("timed out", "what answers there is not an RTSP camera")
+    assert clock.monotonic_s() - began_s < 4
+
+
+def test_tls_towards_a_camera_without_it_is_told_as_such() -> None:
+    server = RawServer(None, every_s=0.05, begin=b"RTSP/1.0 400 Bad Request\r\n\r\n")
+    url = f"rtsps://admin:hunter2@127.0.0.1:{server.port}/secret-path"
+    try:
+        loss = loss_of(RtspSource(url, policy=PullPolicy(), clock=SystemClock(), settings=QUICK))
+    finally:
+        server.close()
+    assert "TLS failed" in loss.reason
+
+
+def test_a_name_is_looked_up_once_and_its_address_used() -> None:
+    """What was judged is what is connected to."""
+    target = PullTarget("rtsp", "cam.example", 8554, None)
+    address = ipaddress.ip_address("192.0.2.7")
+    url = "rtsp://bob:a%40b@cam.example:8554/live?x=1"
+    assert pinned(url, target, address) == "rtsp://bob:a%40b@192.0.2.7:8554/live?x=1"
+    six = ipaddress.ip_address("2001:db8::7")
+    assert pinned(url, target, six) == "rtsp://bob:a%40b@[2001:db8::7]:8554/live?x=1"
+    secure = PullTarget("rtsps", "cam.example", 322, None)
+    assert pinned("rtsps://cam.example/x", secure, address) == "rtsps://cam.example/x"
 
 
 def test_a_camera_that_describes_itself_and_sends_nothing_times_out(

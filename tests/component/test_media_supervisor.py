@@ -238,6 +238,51 @@ def test_an_attempt_that_will_not_end_is_abandoned_and_its_frames_do_not_mix(ben
     assert len(bench.target.frames) == 2
 
 
+def test_attempts_that_never_end_are_counted_and_no_more_than_a_few_pile_up(bench: Bench) -> None:
+    """A call into a library that never returns costs a thread; the next attempts wait for it."""
+    release = threading.Event()
+
+    def deaf(sink: FrameSink, stopping: threading.Event) -> None:
+        sink.frame(plain_pixels())
+        release.wait(20)  # ignores `stopping`
+
+    source = ScriptedSource(deaf, deaf, deaf, delivers(1), clock=bench.clock)
+    supervisor = bench.run(source)
+    bench.until(lambda: supervisor.status().abandoned == 3, moving_s=0.2)
+    for _ in range(200):
+        bench.clock.move(1)
+        threading.Event().wait(0.001)
+    assert len(source.started_at_s) == 3
+    assert "hang" in supervisor.status().reason
+    assert supervisor.status().health == "reconnecting"
+    release.set()
+    bench.until(lambda: len(source.started_at_s) == 4, moving_s=0.5)
+    bench.until(lambda: supervisor.status().abandoned == 0, moving_s=0.5)
+    bench.until(lambda: supervisor.status().health == "live")
+
+
+def test_a_password_that_stops_working_is_tried_seldom_and_for_ever(bench: Bench) -> None:
+    """Cameras lock an account after a few wrong tries."""
+    source = ScriptedSource(
+        delivers(1, then=fails("lost")), fails("401 from the camera", hopeless=True),
+        clock=bench.clock,
+    )  # fmt: skip
+    supervisor = bench.run(source)
+    bench.until(lambda: len(source.started_at_s) == 5, moving_s=0.5)
+    waits = [later - earlier for earlier, later in itertools.pairwise(source.started_at_s)]
+    assert waits[0] < 2
+    assert all(30 <= wait_s < 35 for wait_s in waits[1:])
+    assert supervisor.status().reason == "401 from the camera"
+    assert supervisor.status().health == "reconnecting"
+
+
+def test_a_camera_that_never_sends_a_key_frame_is_reopened_with_that_reason(bench: Bench) -> None:
+    source = ScriptedSource(delivers(0), clock=bench.clock)
+    supervisor = bench.run(source)
+    bench.until(lambda: supervisor.status().reconnects == 1, moving_s=0.5)
+    assert supervisor.status().reason.startswith("no key frame for 30 s")
+
+
 def test_a_crashing_source_is_reported_and_tried_again(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -15,11 +15,12 @@ from liveedge.core.tasks import OwnedThread
 from liveedge.frames.frame import CodedFrame, Frame, Pixels
 from liveedge.media.file import FileOptions, FileSource
 from liveedge.media.picture import PictureLimits
+from liveedge.media.published import PublishedSource, Publisher
 from liveedge.media.push import PushSource
 from liveedge.media.sim import SimOptions, SimSource
 from liveedge.media.source import Health, Source
 from liveedge.testing.clock import FakeClock
-from liveedge.testing.source import FakeCamera
+from liveedge.testing.source import FakeCamera, plain_pixels
 from tests.media_files import encode_image, encode_numbered
 from tests.media_sinks import ListSink
 
@@ -72,7 +73,23 @@ def _fake(tmp_path: Path) -> Case:
     return Case(camera, lambda: camera.is_running and camera.send())
 
 
-@pytest.fixture(params=[_sim, _file, _push, _fake], ids=["sim", "file", "push", "fake"])
+def _published(tmp_path: Path) -> Case:
+    source = PublishedSource("livekit")
+    present: list[Publisher] = []
+
+    def feed() -> None:
+        if not present:
+            present.append(source.attach(lambda _reason: None))
+        if present[0].frame(plain_pixels()) is None:  # its stream has ended: it comes back
+            present.clear()
+
+    return Case(source, feed)
+
+
+@pytest.fixture(
+    params=[_sim, _file, _push, _published, _fake],
+    ids=["sim", "file", "push", "published", "fake"],
+)
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Case]:
     case: Case = request.param(tmp_path)
     yield case

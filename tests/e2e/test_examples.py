@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,17 @@ from liveedge.settings import Settings
 from liveedge.sim.questions import TEST_SEEDS
 from liveedge.sim.render import Renderer
 from liveedge.sim.scene import Workcell
+from liveedge.sim.y4m import Y4mWriter
 from liveedge.testing.engine import FakeEngine
 
-PROGRAMS = ("ask", "openai_client", "push_frames", "warm_window")
+PROGRAMS = (
+    "ask",
+    "openai_client",
+    "publish_livekit",
+    "publish_whip",
+    "push_frames",
+    "warm_window",
+)
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 pytestmark = pytest.mark.timeout(240)
@@ -78,6 +87,8 @@ def test_the_key_is_sent_and_what_the_server_says_is_shown(tmp_path: Path):
         for program, arguments in {
             "ask": ["none", "What?"],
             "openai_client": [],
+            "publish_livekit": [__file__, "What?"],
+            "publish_whip": [__file__, "What?"],
             "push_frames": [str(tmp_path), "What?"],
             "warm_window": ["none", "What?"],
         }.items():
@@ -127,3 +138,15 @@ def test_pushed_frames_are_answered_about(url: str, tmp_path: Path):
         picture.save(tmp_path / f"{number}.png")
     lamp = "on" if workcell.state(6.0).lamp else "off"
     assert run("push_frames", url, str(tmp_path), "Is the lamp on or off?") == lamp
+
+
+@pytest.mark.parametrize("program", ["publish_whip", "publish_livekit"])
+def test_a_published_file_is_answered_about(url: str, tmp_path: Path, program: str):
+    workcell = Workcell(TEST_SEEDS.start)
+    renderer = Renderer(workcell, width=854, height=480)
+    video = tmp_path / "camera.y4m"
+    with Y4mWriter(video, width=854, height=480, fps=Fraction(10)) as writer:
+        for number in range(10):
+            writer.write(renderer.render(number, 6.0, 0))
+    lamp = "on" if workcell.state(6.0).lamp else "off"
+    assert run(program, url, str(video), "Is the lamp on or off?") == lamp

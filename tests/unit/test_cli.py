@@ -64,6 +64,33 @@ def test_lists_mappings_and_switches_have_flags(capsys):
     assert values["insecure"] is True
 
 
+def test_what_publishers_are_told_has_flags(capsys):
+    values, _ = shown(
+        capsys,
+        "--udp-ports=50000-50100",
+        "--announced-ip=203.0.113.7",
+        "--ice-servers=stun:stun.example",
+        "--public-url=https://cameras.example",
+        "--livekit",
+        '{"url": "wss://lk.example", "api_key": "k", "api_secret": "s3cret"}',
+        "--state-dir=/var/lib/cameras",
+    )
+    assert values["udp_ports"] == "50000-50100"
+    assert values["announced_ip"] == ["203.0.113.7"]
+    assert values["ice_servers"] == ["stun:stun.example"]
+    assert values["public_url"] == "https://cameras.example"
+    assert values["livekit"] == {"url": "wss://lk.example", "api_key": MASK, "api_secret": MASK}
+    assert values["state_dir"] == "/var/lib/cameras"
+
+
+def test_a_flag_that_is_no_json_is_refused_without_being_repeated(capsys):
+    with pytest.raises(SystemExit):
+        main(["config", "show", "--livekit", "{s3cret"], {})
+    error = capsys.readouterr().err
+    assert "--livekit: this is not JSON" in error
+    assert "s3cret" not in error
+
+
 def test_a_flag_of_a_share_has_a_meaning_of_its_own(capsys):
     assert shown(capsys, "--verify-warm")[0]["verify_warm"] == 0.05
     assert shown(capsys, "--verify-warm", "0.5")[0]["verify_warm"] == 0.5
@@ -112,7 +139,7 @@ def test_serve_has_a_flag_with_help_for_every_setting(name: str, capsys):
         "--aliases ALIAS=ID",
         "--history-mb MB memory reserved per stream for its older frames, compressed (default: 512)",
         "--retention-s SECONDS",
-        "allow sources of type file (default: no)",
+        "allow sources of type file and device (default: no)",
     ],
 )
 def test_the_help_of_serve_tells_units_defaults_and_lists(says: str, capsys):
@@ -184,3 +211,47 @@ def test_version_is_printed(capsys):
     with pytest.raises(SystemExit):
         main(["--version"], {})
     assert capsys.readouterr().out == f"liveedge {VERSION}\n"
+
+
+def test_the_help_of_publish_tells_what_can_be_sent_and_how(capsys):
+    text = help_of(capsys, "publish")
+    assert "sim (or sim://workcell?seed=3), a video file, or a device such as /dev/video0" in text
+    assert "--via {livekit,whip}" in text
+    assert "default: LIVEEDGE_URL, or http://127.0.0.1:8000" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["sim", "--size", "big"], "'big' is not a size"),
+        (["sim", "--fps", "0"], "'0' is not a number above 0"),
+        (["sim", "--seconds", "inf"], "'inf' is not a number above 0"),
+        (["sim", "--codec", "av1"], "invalid choice: 'av1'"),
+        ([], "the following arguments are required: SOURCE"),
+    ],
+)
+def test_publish_refuses_what_it_cannot_do(arguments: list[str], says: str, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        build_parser({}).parse_args(["publish", *arguments])
+    assert exit_.value.code == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("missing", "arguments", "says"),
+    [
+        ("aiortc", ["sim"], "needs the package aiortc: install liveedge[server]"),
+        ("av", ["sim"], "needs the package av: install liveedge[server]"),
+        ("nothing", ["none.mp4"], "none.mp4 is neither a file nor a device"),
+        ("nothing", ["sim"], "no answer from http://127.0.0.1:1"),
+    ],
+)
+def test_publish_says_in_one_line_what_is_missing(missing: str, arguments: list[str], says: str):
+    code = (
+        f"import sys; sys.modules[{missing!r}] = None; from liveedge.cli import main;"
+        f" sys.exit(main(['publish', '--url', 'http://127.0.0.1:1', *{arguments!r}], {{}}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1

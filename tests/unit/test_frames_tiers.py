@@ -3,7 +3,7 @@ uncounted."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -11,8 +11,10 @@ import pytest
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from liveedge.frames.frame import Frame
-from liveedge.frames.tiers import Compressed, FrameTiers
+from liveedge.frames.chunks import Piece
+from liveedge.frames.frame import CodecParams, CodedFrame, Frame
+from liveedge.frames.history import Arena
+from liveedge.frames.tiers import FrameTiers, InChunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,32 +30,54 @@ class FakePixels:
         return np.full((self.height, self.width, 3), self.tag % 256, dtype=np.uint8)
 
 
-def frame(index: int, *, at_ms: int = 0, nbytes: int = 10) -> Frame:
+def frame(index: int, *, at_ms: int = 0, nbytes: int = 10, corrupt: bool = False) -> Frame:
     return Frame(
         index=index,
         stream_time_ms=at_ms,
         captured_at_ms=at_ms,
         arrived_s=at_ms / 1000,
         pixels=FakePixels(index, nbytes),
+        corrupt=corrupt,
     )
 
 
 def make_tiers(*, hot=30, history=100, retention_ms=1000, max_frames=100) -> FrameTiers:
     return FrameTiers(
-        hot_bytes=hot, history_bytes=history, retention_ms=retention_ms, max_frames=max_frames
+        hot_bytes=hot, retention_ms=retention_ms, max_frames=max_frames, arena=Arena(history)
     )
 
 
-def encode_next(tiers: FrameTiers, size: int = 5) -> int | None:
+HEAD_BYTES = 4 + 1 + 4  # of a key piece: the length of its format, the format, its packet's length
+
+
+def encode_next(tiers: FrameTiers, size: int = 15, *, is_key: bool = True) -> int | None:
+    """Give the next frame to an encoder that makes an entry of `size` bytes of it."""
     given = tiers.next_to_encode()
     if given is None:
         return None
-    tiers.finish_encode(payload(given.index, size))
+    if not tiers.finish_encode(piece(given.index, size, is_key=is_key)):
+        assert tiers.finish_encode(piece(given.index, size))
     return given.index
 
 
-def payload(index: int, size: int) -> bytes:
-    return bytes([index % 256]) * size
+def piece(index: int, size: int, *, is_key: bool = True, exact: bool = False) -> Piece:
+    """What takes `size` bytes in the arena and names its frame."""
+    n_bytes = size - (HEAD_BYTES if is_key else 4)
+    return Piece(format=b"f", packets=(bytes([index % 256]) * n_bytes,), is_key=is_key, exact=exact)
+
+
+def stored(tiers: FrameTiers, index: int) -> list[int]:
+    """The frames of the chunk of a frame, up to it, as their bytes name them."""
+    run = tiers.read(index, until=index)
+    assert run is not None
+    for at, (data,) in run.pieces:
+        assert set(data) == {at % 256}
+    return [at for at, _ in run.pieces]
+
+
+def where(tiers: FrameTiers) -> list[str]:
+    kinds = {Frame: "hot", InChunk: "chunk", type(None): "gone"}
+    return [kinds[type(tiers.find(index))] for index in range(tiers.n_produced)]
 
 
 def retained(tiers: FrameTiers) -> list[int]:
@@ -65,14 +89,13 @@ def test_a_frame_stays_raw_while_hot_and_compressed_after():
     for index in range(5):
         tiers.append(frame(index))
         encode_next(tiers)
-    found = [tiers.find(index) for index in range(5)]
-    assert found[:2] == [Compressed(payload(0, 5)), Compressed(payload(1, 5))]
-    assert [f.index for f in found[2:] if isinstance(f, Frame)] == [2, 3, 4]
+    assert where(tiers) == ["chunk", "chunk", "hot", "hot", "hot"]
+    assert (stored(tiers, 0), stored(tiers, 1)) == ([0], [1])
     assert tiers.evicted == {}
 
 
 def test_a_slow_encoder_costs_old_frames_evenly_and_they_are_counted():
-    tiers = make_tiers(hot=40)
+    tiers = make_tiers(hot=40, history=300)
     for index in range(20):
         tiers.append(frame(index))
         if index % 2:
@@ -93,8 +116,8 @@ def test_a_frame_in_the_encoders_hands_is_retained_after_leaving_the_hot_ring():
         tiers.append(frame(index))
     assert tiers.find(0) is given
     assert tiers.raw_bytes == 30
-    tiers.finish_encode(payload(0, 5))
-    assert tiers.find(0) == Compressed(payload(0, 5))
+    tiers.finish_encode(piece(0, 15))
+    assert stored(tiers, 0) == [0]
     assert tiers.raw_bytes == 20
     assert tiers.evicted == {"encoder_behind": 1}  # frame 1 left while 0 was being compressed
 
@@ -121,9 +144,9 @@ def test_the_newest_frame_is_kept_even_when_it_alone_exceeds_the_hot_bytes():
 
 
 def test_a_compressed_frame_larger_than_the_history_lives_only_while_hot():
-    tiers = make_tiers(hot=10, history=4)
+    tiers = make_tiers(hot=10, history=14)
     tiers.append(frame(0))
-    encode_next(tiers, size=5)
+    encode_next(tiers, size=15)
     assert retained(tiers) == [0]
     tiers.append(frame(1))
     assert retained(tiers) == [1]
@@ -131,10 +154,10 @@ def test_a_compressed_frame_larger_than_the_history_lives_only_while_hot():
 
 
 def test_a_hot_frame_outlives_its_compressed_copy():
-    tiers = make_tiers(hot=30, history=10)
+    tiers = make_tiers(hot=30, history=20)
     for index in range(3):
         tiers.append(frame(index))
-        encode_next(tiers, size=9)
+        encode_next(tiers, size=19)
     assert retained(tiers) == [0, 1, 2]
     tiers.append(frame(3))
     assert retained(tiers) == [1, 2, 3]
@@ -152,10 +175,10 @@ def test_without_a_history_frames_live_in_the_hot_ring_alone():
 
 
 def test_a_full_history_gives_up_its_oldest():
-    tiers = make_tiers(hot=10, history=20)
+    tiers = make_tiers(hot=10, history=60)
     for index in range(10):
         tiers.append(frame(index))
-        encode_next(tiers, size=5)
+        encode_next(tiers, size=15)
     assert retained(tiers) == [6, 7, 8, 9]
     assert tiers.evicted == {"history_full": 6}
 
@@ -181,7 +204,7 @@ def test_a_frame_that_expires_in_the_encoders_hands_is_counted_once():
     tiers.append(frame(0))
     assert tiers.next_to_encode() is not None
     tiers.expire(5000)
-    tiers.finish_encode(payload(0, 5))
+    tiers.finish_encode(piece(0, 15))
     assert tiers.evicted == {"retention": 1}
     assert (tiers.n_retained, len(tiers.arena)) == (0, 0)
 
@@ -210,6 +233,86 @@ def test_only_the_next_index_can_be_appended():
     tiers = make_tiers()
     with pytest.raises(AssertionError):
         tiers.append(frame(1))
+
+
+def test_a_full_history_gives_up_whole_chunks():
+    tiers = make_tiers(hot=10, history=100)
+    for index in range(12):
+        tiers.append(frame(index))
+        encode_next(tiers, size=10, is_key=index % 5 == 0)
+    assert where(tiers)[:5] == ["gone"] * 5
+    assert stored(tiers, 7) == [5, 6, 7]
+    assert tiers.evicted == {"history_full": 5}
+
+
+def test_a_frame_can_be_read_while_its_chunk_grows_and_while_its_elders_are_gone():
+    tiers = make_tiers(hot=10, retention_ms=1000)
+    for index in range(6):
+        tiers.append(frame(index, at_ms=500 * index))
+        encode_next(tiers, size=10, is_key=index == 0)
+    assert retained(tiers) == [3, 4, 5]
+    assert stored(tiers, 4) == [0, 1, 2, 3, 4]  # the bytes of 0 to 2 are still needed
+    tiers.append(frame(6, at_ms=9000))
+    assert (len(tiers.chunks), tiers.arena.used_bytes) == (0, 0)
+
+
+def test_a_piece_whose_chunk_made_room_for_it_has_to_begin_one():
+    tiers = make_tiers(hot=10, history=40)
+    for index in range(4):
+        tiers.append(frame(index))
+        given = tiers.next_to_encode()
+        assert given is not None
+        if index < 3:
+            assert tiers.finish_encode(piece(index, 13, is_key=index == 0))
+    assert not tiers.finish_encode(piece(3, 13, is_key=False))
+    assert (tiers.n_unencoded, tiers.must_begin) == (1, True)
+    assert tiers.finish_encode(piece(3, 13))
+    tiers.append(frame(4))
+    assert stored(tiers, 3) == [3]
+    assert tiers.evicted == {"history_full": 3}
+
+
+def test_what_follows_a_frame_that_expired_in_the_encoders_hands_begins_a_chunk():
+    tiers = make_tiers(retention_ms=1000)
+    tiers.append(frame(0))
+    encode_next(tiers)
+    tiers.append(frame(1, at_ms=900))
+    assert tiers.next_to_encode() is not None
+    tiers.append(frame(2, at_ms=1950))
+    tiers.finish_encode(piece(1, 10, is_key=False))
+    assert tiers.must_begin
+    tiers.next_to_encode()
+    assert not tiers.finish_encode(piece(2, 10, is_key=False))
+
+
+def test_a_chunk_that_does_not_give_its_frames_is_evicted_but_for_what_is_hot():
+    tiers = make_tiers(hot=20)
+    for index in range(5):
+        tiers.append(frame(index))
+        encode_next(tiers, size=15, is_key=index in (0, 1))
+    tiers.drop_chunk_of(4)
+    assert where(tiers) == ["chunk", "gone", "gone", "hot", "hot"]
+    assert tiers.evicted == {"replay_differs": 2}
+    tiers.append(frame(5))
+    assert where(tiers)[3:] == ["gone", "hot", "hot"]
+
+
+def test_the_packets_of_a_hot_frame_count_as_its_pixels_do():
+    tiers = make_tiers(hot=30)
+    coded = CodedFrame(params=CodecParams(codec="any"), packets=(bytes(7), bytes(3)), is_key=True)
+    for index in range(3):
+        tiers.append(replace(frame(index), coded=coded))
+    assert (tiers.n_hot, tiers.raw_bytes) == (1, 20)
+
+
+def test_a_frame_of_its_sources_packets_is_exact_unless_it_is_corrupt():
+    tiers = make_tiers(hot=10)
+    for index, is_exact in enumerate([True, True, False, True]):
+        tiers.append(frame(index, corrupt=index == 1))
+        given = tiers.next_to_encode()
+        assert given is not None
+        assert tiers.finish_encode(piece(index, 15, exact=is_exact))
+    assert [tiers.is_exact(index) for index in range(5)] == [True, False, False, True, False]
 
 
 class TiersMachine(RuleBasedStateMachine):
@@ -241,11 +344,19 @@ class TiersMachine(RuleBasedStateMachine):
             self.ever_given.append(frame_given.index)
 
     @precondition(lambda self: self.given is not None)
-    @rule(size=st.sampled_from([1, 7, 20, 33, 60, 61]))
-    def give_back(self, size: int) -> None:
+    @rule(size=st.sampled_from([10, 12, 20, 33, 60, 61]), is_key=st.booleans())
+    def give_back(self, size: int, is_key: bool) -> None:
         assert self.given is not None
-        self.tiers.finish_encode(payload(self.given, size))
+        if not self.tiers.finish_encode(piece(self.given, size, is_key=is_key)):
+            assert not is_key
+            assert self.tiers.must_begin
+            assert self.tiers.finish_encode(piece(self.given, size))
         self.given = None
+
+    @precondition(lambda self: self.given is None)
+    @rule(back=st.integers(0, 12))
+    def distrust(self, back: int) -> None:
+        self.tiers.drop_chunk_of(self.tiers.n_produced - 1 - back)
 
     @precondition(lambda self: self.given is not None)
     @rule()
@@ -268,8 +379,10 @@ class TiersMachine(RuleBasedStateMachine):
     def retained_pixels_are_the_ones_that_were_published(self) -> None:
         for index in retained(self.tiers):
             found = self.tiers.find(index)
-            if isinstance(found, Compressed):
-                assert set(found.data) == {index % 256}
+            if isinstance(found, InChunk):
+                assert (found.width, found.height) == (4, 2)
+                assert stored(self.tiers, index)[0] == found.first_index
+                assert stored(self.tiers, index)[-1] == index
             else:
                 assert isinstance(found, Frame)
                 assert isinstance(found.pixels, FakePixels)
@@ -303,6 +416,18 @@ class TiersMachine(RuleBasedStateMachine):
         assert tiers.raw_bytes <= (biggest if alone else 40) + biggest
         assert tiers.arena.used_bytes <= 60
         assert tiers.index.n_rows <= 12
+
+    @invariant()
+    def the_arena_holds_the_chunks_and_nothing_else(self) -> None:
+        chunks = list(self.tiers.chunks)
+        entries = [entry for chunk in chunks for entry in chunk.entries]
+        assert len(self.tiers.arena) == len(entries)
+        assert self.tiers.arena.used_bytes == sum(entry.size for entry in entries)
+        for chunk in chunks:
+            assert chunk.n_alive == sum(
+                self.tiers.index.is_alive(entry.index) for entry in chunk.entries
+            ) or (chunk.n_alive == 0)
+        assert not chunks or chunks[0].n_alive > 0
 
     @invariant()
     def the_encoder_gets_each_frame_at_most_once_and_oldest_first(self) -> None:

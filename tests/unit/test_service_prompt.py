@@ -70,6 +70,28 @@ def test_runs_of_equal_size_become_videos_of_their_own():
     assert [shown.frame_index for shown in prompt.shown] == [0, 1, 2, 3]
 
 
+def test_the_frames_of_a_segment_are_announced_together_as_often_as_they_are_loaded():
+    announced = []
+
+    def load_segment(stream_id, frames):
+        announced.append((stream_id, list(frames)))
+        return lambda index: load(stream_id, index + 100)
+
+    moving = Reference("moving", parse_ref(URL, kind="video"))
+    still = Reference("still", parse_ref("ovs://streams/cam?frame_index=9", kind="image"))
+    found = {
+        "moving": Found(tuple(pick(i, tick=i) for i in (1, 2, 3, 4)), at_live_edge=False),
+        "still": Found((pick(9, tick=9),), at_live_edge=False),
+    }
+    media = Media(tenant="me", found=found, uploaded={}, load=load, load_segment=load_segment)
+    prompt = make_prompt([TURN], [[moving, still]], media)
+    video, image = prompt.messages[0].content
+    assert isinstance(image, ImagePart)
+    assert announced == [("cam", [1, 1, 2, 3, 4, 4])]
+    assert indices(video) == [101, 101, 102, 103, 104, 104]
+    assert int(image.frame.load()[0, 0, 0]) == 9
+
+
 def test_keys_name_the_tenant_the_stream_and_the_frame():
     prompt = segment(pick(7, tick=7))
     assert prompt.shown[0].frame.key == "me/cam/7"

@@ -3,7 +3,7 @@
 import pytest
 
 from liveedge.core.errors import SettingsInvalid
-from liveedge.settings import MASK, Settings, is_loopback, load
+from liveedge.settings import MASK, Settings, ice_server, is_loopback, load, port_range
 
 
 @pytest.fixture
@@ -104,3 +104,85 @@ def test_without_a_key_only_this_machine_is_served():
 )
 def test_only_loopback_counts_as_this_machine(host, is_ours):
     assert is_loopback(host) is is_ours
+
+
+@pytest.mark.parametrize(
+    ("text", "ports"),
+    [("50000", (50000, 50000)), ("50000-50100", (50000, 50100)), (" 1-1 ", (1, 1))],
+)
+def test_udp_ports_are_one_port_or_a_range(text, ports):
+    asked = load(flags={"udp_ports": text}).settings.udp_ports
+    assert asked is not None
+    assert port_range(asked) == ports
+
+
+def test_a_port_in_a_file_may_be_a_number(config):
+    assert load(config=config("udp-ports: 50000\n")).settings.udp_ports == "50000"
+
+
+@pytest.mark.parametrize(
+    ("text", "parted"),
+    [
+        ("stun:stun.example:3478", ("stun:stun.example:3478", None, None)),
+        ("turn:u:p@turn.example", ("turn:turn.example", "u", "p")),
+        ("turns:u:a@b@turn.example:443?transport=tcp",
+         ("turns:turn.example:443?transport=tcp", "u", "a@b")),
+        ("turn:17%3Auser:p%25@[2001:db8::1]:3478", ("turn:[2001:db8::1]:3478", "17:user", "p%")),
+    ],
+)  # fmt: skip
+def test_ice_servers_are_parted_from_their_credentials(text, parted):
+    (server,) = load(flags={"ice_servers": [text]}).settings.ice_servers
+    assert ice_server(server.get_secret_value()) == parted
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ({"udp_ports": "many"}, "udp_ports (from flag): 'many' is neither a port"),
+        ({"udp_ports": "50100-50000"}, "is neither a port such as 50000 nor a range"),
+        ({"udp_ports": "0"}, "is neither a port"),
+        ({"udp_ports": "70000"}, "is neither a port"),
+        ({"announced_ip": "camera.example"}, "'camera.example' is not an IP address"),
+        ({"announced_ip": "0.0.0.0"}, "nobody can send to 0.0.0.0"),
+        ({"ice_servers": "http://x"}, "needs to be stun:host:port or turn:"),
+        ({"ice_servers": "turn:host.example"}, "turn:host.example needs a user and a password"),
+        ({"ice_servers": "stun:u:hush@host"}, "stun:host takes no user"),
+        ({"ice_servers": "turn:u:hush@ho st"}, "needs to be stun:host:port"),
+        ({"public_url": "example.org"}, "public_url (from flag): needs to be http://host or"),
+        ({"public_url": "http://u:hush@h"}, "without user, query and fragment"),
+        ({"public_url": "http://h:x"}, "public_url (from flag)"),
+        ({"livekit": {"url": "ws://h", "api_key": "hush"}}, "livekit (from flag): "),
+        (
+            {"livekit": {"url": "h", "api_key": "a", "api_secret": "hush"}},
+            "ws://host or wss://host",
+        ),
+    ],
+)
+def test_what_publishers_would_be_told_is_checked_at_the_start(flags, says):
+    with pytest.raises(SettingsInvalid) as caught:
+        load(flags=flags)
+    assert says in caught.value.message
+    assert "hush" not in caught.value.message
+
+
+def test_a_public_url_loses_its_last_slash():
+    assert load(flags={"public_url": "https://h/x/"}).settings.public_url == "https://h/x"
+
+
+def test_an_external_livekit_server_comes_from_a_variable_and_its_secrets_are_masked():
+    text = '{"url": "wss://lk.example", "api_key": "hush-1", "api_secret": "hush-2"}'
+    loaded = load(environment={"LIVEEDGE_LIVEKIT": text})
+    livekit = loaded.settings.livekit
+    assert livekit is not None
+    assert livekit.api_secret.get_secret_value() == "hush-2"
+    shown = loaded.shown()["livekit"]
+    assert shown == {"url": "wss://lk.example", "api_key": MASK, "api_secret": MASK}
+    assert "hush" not in repr(loaded)
+
+
+def test_credentials_of_ice_servers_are_masked():
+    loaded = load(
+        environment={"LIVEEDGE_ICE_SERVERS": '["turn:u:hush@turn.example", "stun:s.example"]'}
+    )
+    assert loaded.shown()["ice_servers"] == [f"turn:{MASK}@turn.example", "stun:s.example"]
+    assert "hush" not in repr(loaded)

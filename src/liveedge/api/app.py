@@ -22,10 +22,13 @@ from liveedge.api.docs import DocumentedApi
 from liveedge.api.encode import model_object
 from liveedge.api.errors import ErrorAnswer, answer, flat_body, invalid
 from liveedge.api.gate import Gate
+from liveedge.api.livekit import LiveKitRoutes
 from liveedge.api.metrics import CONTENT_TYPE, MetricSources, metrics_text
+from liveedge.api.public_url import PublicUrl
 from liveedge.api.reply import error_reply, json_reply
 from liveedge.api.routing import HeadAsGet, NoSuchWebSocket, allowed_methods
 from liveedge.api.streams import StreamRoutes
+from liveedge.api.whip import WhipRoutes
 from liveedge.api.windows import WindowRoutes
 from liveedge.core.clock import Clock
 from liveedge.core.errors import LiveEdgeError
@@ -34,6 +37,8 @@ from liveedge.service.ask import Asker
 from liveedge.service.limits import Budget
 from liveedge.service.models import ModelHost
 from liveedge.service.pictures import Pictures
+from liveedge.service.preview import Previews
+from liveedge.service.publishing import Publishing
 from liveedge.service.streams import Streams
 from liveedge.service.windows import Windows
 
@@ -53,6 +58,8 @@ class ApiSettings:
     max_body_bytes: int = 64 << 20
     default_max_tokens: int = 512
     metrics_public: bool = False  # without a key
+    public_url: str | None = None  # where clients reach this server; None: as they do
+    ice_links: tuple[str, ...] = field(default=(), repr=False)  # for WHIP, made by `ice_link`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +71,8 @@ class Services:
     streams: Streams
     windows: Windows
     pictures: Pictures
+    previews: Previews
+    publishing: Publishing
     held_bytes: Budget  # of request bodies
     metrics: MetricSources
 
@@ -95,20 +104,33 @@ def create_app(
         clock=clock,
         default_max_tokens=settings.default_max_tokens,
     )
+    public_url = PublicUrl(settings.public_url)
     streams = StreamRoutes(
         gate=gate,
         bodies=bodies,
         streams=services.streams,
         windows=services.windows,
         pictures=services.pictures,
+        previews=services.previews,
+        publishing=services.publishing,
+        public_url=public_url,
         clock=clock,
+    )
+    whip = WhipRoutes(
+        gate=gate,
+        bodies=bodies,
+        publishing=services.publishing,
+        public_url=public_url,
+        ice_links=settings.ice_links,
     )
     metrics = _metrics_router(gate, services.metrics, is_public=settings.metrics_public)
     windows = WindowRoutes(gate=gate, bodies=bodies, windows=services.windows)
+    livekit = LiveKitRoutes(publishing=services.publishing, region=settings.region)
     routers = (
         _chat_router(gate, chat),
         streams.router(),
         windows.router(),
+        whip.router(),
         _facts(services),
         metrics,
     )
@@ -116,6 +138,7 @@ def create_app(
         shown = prefix == PREFIXES[0]
         for router in routers:
             app.include_router(router, prefix=prefix, include_in_schema=shown)
+    app.include_router(livekit.router())
     _show_docs(app)
     _answer_errors(app)
     return app

@@ -30,6 +30,7 @@ CLIENT_LEFT = 499  # the status that proxies log for a client that did not wait
 _STARTS = ("http.response.start", "websocket.http.response.start", "websocket.accept")
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
+_SECRET_PATH = re.compile(r"(/whip/[^/]+/).+")  # whoever has the URL of a session can end it
 
 
 def mark(scope: Scope, *, face: Face, region: str | None = None) -> None:
@@ -110,8 +111,12 @@ class _Exchange:
             logging.DEBUG if self._scope["path"] in POLLED else logging.INFO,
             "%s %s %d %.0f ms %s",
             self._scope.get("method", "WS"),
-            _UNPRINTABLE.sub("?", self._scope["path"])[:200],
+            _shown(self._scope["path"]),
             self.status,
             (now_s - self._began_s) * 1000,
             self.request_id,
         )
+
+
+def _shown(path: str) -> str:
+    return _SECRET_PATH.sub(r"\1...", _UNPRINTABLE.sub("?", path))[:200]

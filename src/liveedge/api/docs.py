@@ -69,9 +69,19 @@ class Operation:
     body: type[BaseModel] | None = None
     body_kinds: tuple[str, ...] = ()  # of a body that is no JSON
     parameters: tuple[Mapping[str, Any], ...] = ()
-    headers: tuple[str, ...] = ()  # of the answer
+    headers: tuple[str, ...] = ()  # of the answer, with whole numbers
+    text_headers: tuple[str, ...] = ()  # of the answer, with texts
+    key: str = "key"  # which one it needs: of the server, or the stream's publish token
 
 
+FPS = _query("fps", "Pictures per second", type="number", default=5, maximum=30)
+IF_MATCH: Mapping[str, Any] = {
+    "name": "If-Match",
+    "in": "header",
+    "required": True,
+    "description": "The ETag that came with the answer",
+    "schema": {"type": "string"},
+}
 _PICTURE_ERRORS = (400, 401, 404, 409, 410)
 _PICTURE_HEADERS = ("X-Frame-Index", "X-Captured-At-Ms", "X-Age-Ms")
 OPERATIONS: Mapping[tuple[str, str], Operation] = {
@@ -100,6 +110,9 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         parameters=IMAGE_QUERY,
         headers=_PICTURE_HEADERS,
     ),
+    ("/streams/{stream_id}/preview.mjpeg", "get"): Operation(
+        kinds=("multipart/x-mixed-replace",), errors=(400, 401, 404, 429), parameters=(FPS,)
+    ),
     ("/streams/{stream_id}/frames", "post"): Operation(
         status=201,
         errors=(400, 401, 404, 409, 413, 422, 429),
@@ -111,6 +124,25 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ),
     ("/streams/{stream_id}/windows/{name}", "get"): Operation(errors=(401, 404)),
     ("/streams/{stream_id}/windows/{name}", "delete"): Operation(errors=(401, 404)),
+    ("/whip/{stream_id}", "post"): Operation(
+        status=201,
+        kinds=("application/sdp",),
+        errors=(400, 401, 404, 409, 413, 415, 422, 429, 503),
+        body_kinds=("application/sdp",),
+        text_headers=("Location", "ETag", "Link", "Accept-Patch"),
+        key="publish_token",
+    ),
+    ("/whip/{stream_id}/{session_id}", "patch"): Operation(
+        status=204,
+        kinds=(),
+        errors=(400, 404, 412, 413, 415, 428, 501),
+        body_kinds=("application/trickle-ice-sdpfrag",),
+        parameters=(IF_MATCH,),
+        is_public=True,
+    ),
+    ("/whip/{stream_id}/{session_id}", "delete"): Operation(
+        kinds=(), errors=(404,), is_public=True
+    ),
     ("/models", "get"): Operation(is_public=True),
     ("/health", "get"): Operation(is_public=True),
     ("/ready", "get"): Operation(is_public=True, errors=(503,)),
@@ -136,7 +168,14 @@ def _completed(document: dict[str, Any]) -> dict[str, Any]:
     components = document.setdefault("components", {})
     # Ours alone: the framework's own errors never reach a client.
     components["schemas"] = {**definitions["$defs"], "Error": dict(ERROR)}
-    components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    components["securitySchemes"] = {
+        "key": {"type": "http", "scheme": "bearer"},
+        "publish_token": {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "`publish.token` of the stream",
+        },
+    }
     document["security"] = [{"key": []}]
     for (path, method), operation in OPERATIONS.items():
         shown = document["paths"][PREFIX + path][method]
@@ -145,28 +184,37 @@ def _completed(document: dict[str, Any]) -> dict[str, Any]:
             shown["parameters"] = [*shown["parameters"], *map(dict, operation.parameters)]
         if operation.is_public:
             shown["security"] = []
+        elif operation.key != "key":
+            shown["security"] = [{operation.key: []}]
         if operation.body is not None:
             schema = references[(operation.body, "validation")]
             shown["requestBody"] = {"content": {"application/json": {"schema": schema}}}
         elif operation.body_kinds:
-            content = {kind: {"schema": _BINARY} for kind in operation.body_kinds}
+            content = {kind: {"schema": _schema(kind)} for kind in operation.body_kinds}
             shown["requestBody"] = {"required": True, "content": content}
     return document
 
 
 _BINARY: Mapping[str, str] = {"type": "string", "format": "binary"}
+_TEXT: Mapping[str, str] = {"type": "string"}
+
+
+def _schema(kind: str) -> Mapping[str, str]:
+    if "sdp" in kind:
+        return _TEXT
+    return _BINARY if kind.partition("/")[0] in ("image", "multipart") else {}
 
 
 def _responses(operation: Operation) -> dict[str, Any]:
-    content = {
-        kind: {"schema": _BINARY if kind.startswith("image/") else {}} for kind in operation.kinds
-    }
+    content = {kind: {"schema": _schema(kind)} for kind in operation.kinds}
     success: dict[str, Any] = {
         "description": HTTPStatus(operation.status).phrase,
         "content": content,
     }
-    if operation.headers:
-        success["headers"] = {name: {"schema": {"type": "integer"}} for name in operation.headers}
+    kinds = dict.fromkeys(operation.headers, "integer")
+    kinds |= dict.fromkeys(operation.text_headers, "string")
+    if kinds:
+        success["headers"] = {name: {"schema": {"type": kind}} for name, kind in kinds.items()}
     error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
     failures = {
         str(status): {"description": HTTPStatus(status).phrase, "content": error}

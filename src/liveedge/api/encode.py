@@ -9,6 +9,7 @@ from typing import Any
 from liveedge.engine.request import TokenLogprob
 from liveedge.frames.frame import Frame
 from liveedge.service.models import ModelEntry
+from liveedge.service.publishing import PublishView
 from liveedge.service.question import AnswerEvent, ChoiceEnd, Report, TextDelta
 from liveedge.service.view import StreamView
 
@@ -189,26 +190,26 @@ def stream_object(view: StreamView) -> dict[str, Any]:
     return asdict(view)
 
 
-def created_stream(view: StreamView) -> dict[str, Any]:
-    """`POST /streams`. `publish` is null: nothing is published over LiveKit."""
+def created_stream(view: StreamView, publish: PublishView | None) -> dict[str, Any]:
+    """`POST /streams`. `publish` is null for streams that nobody publishes into."""
     return {
         "id": view.id,
         "state": view.state,
         "source": {"type": view.source.type},
-        "publish": None,
+        "publish": publish and asdict(publish),
         "expires_at_ms": view.expires_at_ms,
         "ttl_seconds": view.ttl_seconds,
     }
 
 
-def kept_stream(view: StreamView) -> dict[str, Any]:
+def kept_stream(view: StreamView, publish: PublishView | None) -> dict[str, Any]:
     """`POST /streams/{id}/keepalive`."""
     return {
         "id": view.id,
         "expires_at_ms": view.expires_at_ms,
         "ttl_seconds": view.ttl_seconds,
         "stream_time_ms": view.stream_time_ms,
-        "publish": None,
+        "publish": publish and asdict(publish),
     }
 
 

@@ -8,7 +8,7 @@ from starlette.requests import HTTPConnection
 
 from liveedge.api.auth import Keys
 from liveedge.api.context import mark
-from liveedge.core.errors import RegionMismatch
+from liveedge.core.errors import RegionMismatch, Unauthorized
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,3 +32,17 @@ class Gate:
         if self.is_regional and asked is not None and asked != self.region:
             raise RegionMismatch("this is another region", expected=self.region, requested=asked)
         return tenant
+
+    def open_publisher(self, request: HTTPConnection) -> str:
+        """The publish token of a publisher; whether it is a good one is found out later."""
+        mark(request.scope, face="flat", region=self.region)
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not token.strip():
+            raise Unauthorized(
+                "no publish token: send the header `Authorization: Bearer <publish.token>`"
+            )
+        return token.strip()
+
+    def open_session(self, request: HTTPConnection) -> None:
+        """A request to the URL of a publisher's session, which is its own key."""
+        mark(request.scope, face="flat", region=self.region)

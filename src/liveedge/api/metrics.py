@@ -18,6 +18,7 @@ from liveedge.engine.interface import EngineStats
 from liveedge.engine.memory.plan import Line
 from liveedge.service.limits import Budget
 from liveedge.service.models import ModelHost
+from liveedge.service.publishing import Publishing
 from liveedge.service.streams import Streams
 from liveedge.service.totals import StreamTotals
 from liveedge.service.windows import Windows
@@ -127,6 +128,7 @@ class MetricSources:
     streams: Streams
     windows: Windows
     budgets: Mapping[str, Budget]  # what each bounds
+    publishing: Publishing
     planned: Sequence[Line]  # of the memory plan
     engine_pid: Callable[[], int | None]  # None: no process of its own, or none at this moment
     standby_pid: Callable[[], int | None] = lambda: None
@@ -140,6 +142,7 @@ def metrics_text(sources: MetricSources) -> str:
             *engine_metrics(_stats(sources.models)),
             *stream_metrics(sources.streams.totals()),
             *_windows(sources.windows),
+            *_publishers(sources.publishing),
             *_budgets(sources.budgets),
             _planned(sources.planned),
         ]
@@ -172,6 +175,13 @@ def stream_metrics(totals: StreamTotals) -> Iterator[Metric]:
     """Sums over all streams."""
     yield _one("streams", "gauge", "Active streams.", totals.active)
     yield _one("streams_opening", "gauge", "Streams whose source is being opened.", totals.opening)
+    yield _one(
+        "streams_unsaved",
+        "gauge",
+        "Streams whose newest change is not in the state folder yet; for long only where its disk"
+        " refuses.",
+        totals.unsaved,
+    )
     yield _many(
         "streams_by_health", "gauge", "Active streams by health.", "health", totals.by_health
     )
@@ -231,6 +241,40 @@ def _windows(windows: Windows) -> Iterator[Metric]:
         "counter",
         "Automatic windows that found no room (max_windows).",
         windows.refused,
+    )
+
+
+def _publishers(publishing: Publishing) -> Iterator[Metric]:
+    """Zeros until somebody publishes: then signalling is loaded."""
+    ingest, totals = publishing.loaded, publishing.totals()
+    yield _one("publishers", "gauge", "Publishers connected.", ingest.n_publishers if ingest else 0)
+    yield _one(
+        "signalling_sockets",
+        "gauge",
+        "Open WebSockets of LiveKit clients.",
+        ingest.sockets.used if ingest else 0,
+    )
+    yield _many(
+        "publisher_events_total",
+        "counter",
+        "What happened to publishers' connections: refusals by error, ends of sockets, resumes.",
+        "event",
+        dict(sorted(ingest.counters.items())) if ingest else {},
+    )
+    packets = {of: totals.get(f"packets_{of}", 0) for of in ("received", "lost", "recovered")}
+    what = "Packets of publishers; recovered ones were lost and came again."
+    yield _many("publisher_packets_total", "counter", what, "of", packets)
+    yield _one(
+        "publisher_keyframe_requests_total",
+        "counter",
+        "Whole pictures asked of publishers.",
+        totals.get("keyframe_requests", 0),
+    )
+    yield _one(
+        "publisher_frames_decoded_total",
+        "counter",
+        "Frames of publishers that were decoded.",
+        totals.get("frames_decoded", 0),
     )
 
 

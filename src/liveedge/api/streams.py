@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response, WebSocket
@@ -12,12 +12,16 @@ from liveedge.api.body import Bodies, parse
 from liveedge.api.disconnect import DisconnectGuard
 from liveedge.api.encode import created_stream, kept_stream, pushed_frame, stream_object
 from liveedge.api.gate import Gate
+from liveedge.api.preview import MjpegResponse
+from liveedge.api.public_url import PublicUrl
 from liveedge.api.push import checked_capture_time, push_over_websocket
 from liveedge.api.reply import json_reply
 from liveedge.api.schema import SourceBody, StreamBody
 from liveedge.core.clock import Clock
-from liveedge.core.errors import RequestInvalid, Unsupported
+from liveedge.core.errors import RequestInvalid
 from liveedge.service.pictures import Pictures
+from liveedge.service.preview import Previews, preview_fps
+from liveedge.service.publishing import Publishing
 from liveedge.service.sources import SourceSpec
 from liveedge.service.streams import Streams
 from liveedge.service.view import StreamView
@@ -37,6 +41,9 @@ class StreamRoutes:
     streams: Streams
     windows: Windows
     pictures: Pictures
+    previews: Previews
+    publishing: Publishing
+    public_url: PublicUrl
     clock: Clock
 
     def router(self) -> APIRouter:
@@ -50,6 +57,7 @@ class StreamRoutes:
         add("/streams/{stream_id}/viewer-token", self.viewer_token, methods=["POST"])
         add("/streams/{stream_id}/frame.jpg", self.jpeg, methods=["GET"])
         add("/streams/{stream_id}/frame.png", self.png, methods=["GET"])
+        add("/streams/{stream_id}/preview.mjpeg", self.preview, methods=["GET"])
         add("/streams/{stream_id}/frames", self.push, methods=["POST"])
         router.add_api_websocket_route("/streams/{stream_id}/frames", self.push_many)
         return router
@@ -62,7 +70,10 @@ class StreamRoutes:
         source = body.source or SourceBody(type=PUBLISHED_BY_SDK)
         async with DisconnectGuard(request.receive):
             view = await self.streams.create(tenant, SourceSpec(type=source.type, url=source.url))
-        return json_reply(created_stream(view), status=201)
+        publish = await self.publishing.told(
+            view.id, view.source.type, base_url=self.public_url.base(request)
+        )
+        return json_reply(created_stream(view, publish), status=201)
 
     async def list(self, request: Request) -> Response:
         """The streams of the key."""
@@ -81,20 +92,26 @@ class StreamRoutes:
     async def delete(self, request: Request, stream_id: str) -> Response:
         """End a stream."""
         self.streams.delete(self.gate.open_stream(request), stream_id)
+        await self.streams.settled()
         return json_reply({"id": stream_id, "deleted": True})
 
     async def keepalive(self, request: Request, stream_id: str) -> Response:
         """Renew the lease of a stream."""
         tenant = self.gate.open_stream(request)
-        return json_reply(kept_stream(self.streams.keepalive(tenant, stream_id)))
+        view = self.streams.keepalive(tenant, stream_id)
+        await self.streams.settled()
+        publish = await self.publishing.renewed(
+            stream_id, view.source.type, base_url=self.public_url.base(request)
+        )
+        return json_reply(kept_stream(view, publish))
 
     async def viewer_token(self, request: Request, stream_id: str) -> Response:
-        """A token to watch a stream with a LiveKit SDK; not available on this server."""
-        self.streams.own_store(self.gate.open_stream(request), stream_id)
-        raise Unsupported(
-            "there is no LiveKit server here that could forward the stream to viewers; look at it"
-            f" with GET /streams/{stream_id}/frame.jpg"
-        )
+        """A token to watch a stream with a LiveKit SDK, where a LiveKit server is configured."""
+        tenant = self.gate.open_stream(request)
+        self.streams.own_store(tenant, stream_id)  # an ended stream has no room
+        source = self.streams.view(tenant, stream_id).source
+        view = await self.publishing.viewed(stream_id, source.type)
+        return json_reply({"id": stream_id, "view": asdict(view)})
 
     async def jpeg(self, request: Request, stream_id: str) -> Response:
         """A retained frame as JPEG."""
@@ -117,6 +134,13 @@ class StreamRoutes:
             "cache-control": "no-store",
         }
         return Response(picture.data, media_type=f"image/{fmt}", headers=headers)
+
+    async def preview(self, request: Request, stream_id: str) -> Response:
+        """The newest frames as MJPEG, until the stream ends."""
+        tenant = self.gate.open_stream(request)
+        fps = preview_fps(request.query_params.get("fps"))
+        pictures = self.previews.pictures(tenant, stream_id, fps=fps)
+        return MjpegResponse(pictures, self.previews.open)
 
     async def push(self, request: Request, stream_id: str) -> Response:
         """Push one encoded picture into a stream of type push."""

@@ -70,9 +70,9 @@ class Client:
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._clock = clock
         # A proxy from the environment is for the world, never for this machine.
-        local = httpx.URL(url).host in ("localhost", "127.0.0.1", "::1")
+        self.is_local = httpx.URL(url).host in ("localhost", "127.0.0.1", "::1")
         self._http = httpx.Client(
-            base_url=url, headers=headers, timeout=TIMEOUT_S, trust_env=not local
+            base_url=url, headers=headers, timeout=TIMEOUT_S, trust_env=not self.is_local
         )
 
     def __enter__(self) -> Client:
@@ -98,7 +98,8 @@ class Client:
         return models
 
     def create_stream(self, source: Mapping[str, Any]) -> dict[str, Any]:
-        """Create a stream that pulls from `source`, such as `{"type": "sim"}`."""
+        """Create a stream that pulls from `source`, such as `{"type": "sim"}`, or waits for its
+        publisher: `{"type": "livekit"}`."""
         created: dict[str, Any] = self._call("POST", "/v1beta/streams", {"source": source}).json()
         return created
 
@@ -107,9 +108,11 @@ class Client:
         found: dict[str, Any] = self.get(f"/v1beta/streams/{stream_id}")
         return found
 
-    def keep_alive(self, stream_id: str) -> None:
-        """Renew the lease of a stream."""
-        self._call("POST", f"/v1beta/streams/{stream_id}/keepalive")
+    def keep_alive(self, stream_id: str) -> dict[str, Any]:
+        """Renew the lease of a stream; the answer holds a fresh publish token, where it has one."""
+        path = f"/v1beta/streams/{stream_id}/keepalive"
+        kept: dict[str, Any] = self._call("POST", path).json()
+        return kept
 
     def delete_stream(self, stream_id: str) -> None:
         self._call("DELETE", f"/v1beta/streams/{stream_id}")

@@ -92,3 +92,8 @@ class Frame:
     corrupt: bool = False
     after_gap: bool = False
     coded: CodedFrame | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held in memory, with those that it was decoded from."""
+        return self.pixels.nbytes + (0 if self.coded is None else self.coded.nbytes)

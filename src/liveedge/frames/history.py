@@ -1,7 +1,7 @@
-"""The history tier: how old frames are compressed, and the one buffer that holds them.
+"""The bytes of the history: the one buffer that holds them, and the plainest way to fill it.
 
-The codec is a seam: a later one may use the camera's own packets. The arena is a ring of bytes
-allocated once per stream, so that ten minutes of video can neither grow nor fragment the process.
+The arena is a ring of bytes allocated once per stream, so that ten minutes of video can neither grow
+nor fragment the process. What stands in it is the business of `chunks`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from PIL import Image
 PREFAULT_STEP_BYTES = 256 * 1024  # 0.1 ms under the store's lock
 
 
-class HistoryCodec(Protocol):
-    """Turns pixels into few bytes and back. Called from one encoder thread and many readers."""
+class PictureCodec(Protocol):
+    """Turns one picture into few bytes and back. Called from one thread and many readers."""
 
     def encode(self, rgb: NDArray[np.uint8]) -> bytes:
         """Compress [height, width, 3] RGB; OSError or ValueError when it cannot."""
@@ -52,16 +52,21 @@ class JpegCodec:
 class Arena:
     """A ring of bytes, first in first out: entries are contiguous, and the oldest make room.
 
+    `memory` is a shared map of a file of that size; without it the ring is the process's own.
+
     Thread  none of its own; callers hold the store's lock.
     """
 
-    def __init__(self, capacity_bytes: int) -> None:
+    def __init__(self, capacity_bytes: int, *, memory: mmap.mmap | None = None) -> None:
         if capacity_bytes < 0:
             raise ValueError(f"history capacity is {capacity_bytes} bytes, needs 0 or more")
         self.capacity_bytes = capacity_bytes
         self.used_bytes = 0
         self.touched_bytes = 0  # from the start: taken of the machine's memory, and kept
-        self._memory: mmap.mmap | None = mmap.mmap(-1, capacity_bytes) if capacity_bytes else None
+        self._is_file = memory is not None
+        self._memory = memory
+        if memory is None and capacity_bytes:
+            self._memory = mmap.mmap(-1, capacity_bytes)
         self._entries: deque[tuple[int, int, int]] = deque()  # frame index, offset, size
         self._next_offset = 0
 
@@ -82,7 +87,10 @@ class Arena:
             return False
         start = self.touched_bytes
         stop = min(start + PREFAULT_STEP_BYTES, self.capacity_bytes)
-        self._memory[start:stop] = bytes(stop - start)
+        if self._is_file:  # reading maps a page; writing would send zeros to the disk
+            _ = self._memory[start : stop : mmap.PAGESIZE]
+        else:
+            self._memory[start:stop] = bytes(stop - start)
         self.touched_bytes = stop
         return stop < self.capacity_bytes
 
@@ -124,6 +132,14 @@ class Arena:
         index, _, size = self._entries.popleft()
         self.used_bytes -= size
         return index
+
+    def restore(self, entries: list[tuple[int, int, int]]) -> None:
+        """Take over entries (frame index, offset, size) that are there already, oldest first."""
+        assert not self._entries, "entries would be lost"
+        self._entries.extend(entries)
+        self.used_bytes = sum(size for _, _, size in entries)
+        if entries:
+            self._next_offset = entries[-1][1] + entries[-1][2]
 
     def close(self) -> None:
         """Give the memory back to the system at once."""

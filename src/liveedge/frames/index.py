@@ -1,6 +1,6 @@
 """The index of a stream: one row per frame in parallel columns, oldest first.
 
-Owns    capture times, sizes, flags and history places of all retained frames; no pixels.
+Owns    capture times, sizes, flags and chunks of all retained frames; no pixels.
 Thread  none of its own; callers hold the store's lock.
 Never   grows: the columns are allocated once, twice the row limit, and rows move to the front when
         the end is reached (one copy per limit's worth of frames).
@@ -11,6 +11,9 @@ is its index minus the first row's; dead rows at the front are cut.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 
 from liveedge.frames.frame import Frame
@@ -18,6 +21,7 @@ from liveedge.frames.snapshot import Snapshot
 
 CORRUPT = 1
 ENCODE_FAILED = 2
+NO_CHUNK = -1  # in the column only
 
 _ROW = np.dtype(
     [
@@ -25,12 +29,24 @@ _ROW = np.dtype(
         ("arrived_s", np.float64),
         ("width", np.int32),
         ("height", np.int32),
-        ("offset", np.int64),  # in the history arena
-        ("size", np.int32),  # bytes there; 0: not there
+        ("chunk", np.int64),  # first frame of its chunk in the history; NO_CHUNK: not there
         ("flags", np.uint8),
         ("alive", np.bool_),
     ]
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexRow:
+    """One retained frame of an earlier run; the fields are the columns."""
+
+    index: int
+    stream_time_ms: int
+    arrived_s: float
+    width: int
+    height: int
+    chunk: int
+    flags: int
 
 
 class FrameIndex:
@@ -70,12 +86,30 @@ class FrameIndex:
         columns["arrived_s"][row] = frame.arrived_s
         columns["width"][row] = frame.pixels.width
         columns["height"][row] = frame.pixels.height
-        columns["size"][row] = 0
+        columns["chunk"][row] = NO_CHUNK
         columns["flags"][row] = CORRUPT if frame.corrupt else 0
         columns["alive"][row] = True
         self._tail += 1
         self.next_index += 1
         self.n_alive += 1
+
+    def restore(self, rows: Sequence[IndexRow], *, next_index: int) -> None:
+        """Begin with retained frames of an earlier run, oldest first; all others are gone."""
+        assert self.n_rows == 0, "rows would be lost"
+        self.next_index = next_index
+        if not rows:
+            return
+        first = rows[0].index
+        self._tail = next_index - first
+        assert self._tail <= self.max_rows, (first, next_index)
+        self._columns["alive"][: self._tail] = False
+        for kept in rows:
+            row = kept.index - first
+            for name in IndexRow.__slots__:
+                if name != "index":
+                    self._columns[name][row] = getattr(kept, name)
+            self._columns["alive"][row] = True
+        self.n_alive = len(rows)
 
     def is_alive(self, index: int) -> bool:
         row = self._row(index)
@@ -84,15 +118,19 @@ class FrameIndex:
     def stream_time_ms(self, index: int) -> int:
         return int(self._columns["stream_time_ms"][self._alive_row(index)])
 
-    def place(self, index: int) -> tuple[int, int] | None:
-        """Offset and size in the history, or None when the frame is not there."""
+    def size_px(self, index: int) -> tuple[int, int]:
+        """Width and height."""
         row = self._alive_row(index)
-        size = int(self._columns["size"][row])
-        return (int(self._columns["offset"][row]), size) if size else None
+        return int(self._columns["width"][row]), int(self._columns["height"][row])
 
-    def set_place(self, index: int, place: tuple[int, int] | None) -> None:
+    def chunk(self, index: int) -> int | None:
+        """The first frame of the chunk that holds the frame, or None when none does."""
+        first = int(self._columns["chunk"][self._alive_row(index)])
+        return None if first == NO_CHUNK else first
+
+    def set_chunk(self, index: int, first_index: int | None) -> None:
         row = self._alive_row(index)
-        self._columns["offset"][row], self._columns["size"][row] = place or (0, 0)
+        self._columns["chunk"][row] = NO_CHUNK if first_index is None else first_index
 
     def has_flag(self, index: int, flag: int) -> bool:
         return bool(self._columns["flags"][self._alive_row(index)] & flag)

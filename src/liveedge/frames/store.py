@@ -1,35 +1,49 @@
 """The frames of one stream, from the newest back to ten minutes ago.
 
-Owns    the tiers, the stream's clock, the encoder thread and everybody who waits for a new frame.
-Thread  any. One lock guards all state and is held for microseconds: pixels are converted,
-        compressed and decompressed without it. `history-<stream id>` compresses, oldest first.
+Owns    the tiers, the stream's clock, the history's thread and everybody who waits for a new frame.
+Thread  any. One lock guards all state and is held for microseconds, or for as long as it takes to
+        copy a chunk out: pixels are converted, encoded and decoded without it. `history-<stream id>`
+        records, oldest first.
 Never   blocks a publisher, keeps a frame the limits do not allow, or forgets to count one.
 
-Invariants (1 to 4 are those of `tiers`)
-5. received == n_retained + sum(evicted) + sum(dropped), where dropped frames never got an index.
-6. stream_time_ms == last_frame_at_ms - first_frame_at_ms.
+With a folder, the history and the counts are in files (`journal`). A store made on a folder that
+holds frames goes on with them: same indices, same clock, a gap. What had only been hot is evicted.
+
+Invariants (1 to 5 are those of `tiers`)
+6. received == n_retained + sum(evicted) + sum(dropped), where dropped frames never got an index.
+7. stream_time_ms == last_frame_at_ms - first_frame_at_ms.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from liveedge.core.clock import Clock
-from liveedge.core.errors import FrameEvicted, StreamNotFound
+from liveedge.core.errors import FrameEvicted, LiveEdgeError, StreamNotFound
 from liveedge.core.tasks import OwnedThread, TaskSet
+from liveedge.frames.chunks import HistoryCodec, PictureHistory, Piece, StoredRun
 from liveedge.frames.frame import CodedFrame, Frame, Pixels
-from liveedge.frames.history import HistoryCodec, JpegCodec
+from liveedge.frames.history import Arena, JpegCodec
+from liveedge.frames.index import CORRUPT, IndexRow
+from liveedge.frames.journal import EarlierRun, HistoryFiles, forget_history, open_history
+from liveedge.frames.keeping import Recorder, Run
 from liveedge.frames.rate import RateMeter
+from liveedge.frames.segment import CursorPool, SegmentReader
 from liveedge.frames.snapshot import Snapshot
-from liveedge.frames.tiers import Compressed, FrameTiers
+from liveedge.frames.tiers import FrameTiers, InChunk, StoredFrame
 from liveedge.frames.timeline import Timeline
+
+log = logging.getLogger("liveedge.frames")
 
 MAX_GAPS = 100
 PREFAULT_PAUSE_S = 0.001  # between steps: the lock is not fair to publishers
@@ -89,6 +103,8 @@ class StoreCounters:
     width: int | None  # of the newest frame
     height: int | None
     n_unencoded: int  # hot frames the history still waits for
+    kept_frames: int  # that came into the history as their source's packets, in this process
+    encoded_frames: int  # as our own encode
     gaps: tuple[Gap, ...]
 
     @property
@@ -106,20 +122,29 @@ class FrameStore:
         clock: Clock,
         limits: StoreLimits | None = None,
         codec: HistoryCodec | None = None,
+        folder: Path | None = None,
     ) -> None:
+        """`folder` is this stream's own, where its history shall outlive the process.
+
+        Where the folder cannot be used the history is kept in memory, and the log says why.
+        """
         self.stream_id = stream_id
-        self.limits = limits or StoreLimits()
+        self.limits = limits = limits or StoreLimits()
         self._clock = clock
-        self._codec = codec or JpegCodec()
+        self._codec = codec or PictureHistory(JpegCodec())
         self._lock = threading.Lock()
         self._encoder_state = threading.Condition(self._lock)
         self._encoder: OwnedThread | None = None
+        self._files = None if folder is None else _files_of(folder, limits)
+        memory = None if self._files is None else self._files.frames
         self._tiers = FrameTiers(
-            hot_bytes=self.limits.hot_bytes,
-            history_bytes=self.limits.history_bytes,
-            retention_ms=round(self.limits.retention_s * 1000),
-            max_frames=self.limits.max_frames,
+            hot_bytes=limits.hot_bytes,
+            retention_ms=round(limits.retention_s * 1000),
+            max_frames=limits.max_frames,
+            arena=Arena(limits.history_bytes, memory=memory),
+            journal=self._files,
         )
+        self._cursors = CursorPool()
         self._timeline = Timeline()
         self._rate = RateMeter()
         self._newest: _NewestFrame | None = None
@@ -132,6 +157,14 @@ class FrameStore:
         self._gaps: deque[Gap] = deque(maxlen=MAX_GAPS)
         self._waiters: set[Callable[[], None]] = set()
         self._final: StoreCounters | None = None  # set once closed
+        if self._files is not None and self._files.earlier is not None:
+            self._go_on(self._files.earlier)
+            self._save()
+
+    @staticmethod
+    def forget(folder: Path) -> None:
+        """Delete what a closed store left in its folder, and the folder."""
+        forget_history(folder)
 
     # ── the publisher's side ──
 
@@ -155,6 +188,7 @@ class FrameStore:
                 return None
             frame = self._stamped(pixels, source_time_s=source_time_s, corrupt=corrupt, coded=coded)
             self._tiers.append(frame)
+            self._save()
             self._ensure_encoder()
             self._encoder_state.notify_all()
             wakes, self._waiters = self._waiters, set()
@@ -167,6 +201,7 @@ class FrameStore:
         with self._lock:
             self._received += n
             self._dropped[reason] += n
+            self._save()
 
     def mark_gap(self) -> None:
         """The publisher is away: the next frame ends the gap and carries `after_gap`."""
@@ -185,26 +220,41 @@ class FrameStore:
     def load(self, index: int) -> NDArray[np.uint8]:
         """RGB [height, width, 3] of a retained frame; nobody may write to it.
 
-        Exact while the frame is hot, else through the codec. Milliseconds; not for the event loop.
+        Exact while the frame is hot, or where its source's packets are kept. Milliseconds, or as
+        long as it takes to decode up to the frame; not for the event loop.
         Raises FrameEvicted, or StreamNotFound once closed.
         """
+        return self.segment((index,)).load(index)
+
+    def segment(self, indices: Sequence[int]) -> SegmentReader:
+        """A reader for these frames, an index as often as it will be asked for. Costs nothing."""
+        return SegmentReader(indices, places=self, codec=self._codec, pool=self._cursors)
+
+    def locate(self, index: int) -> Frame | InChunk:
+        """For readers: a hot frame itself, else where it is. Raises as `load` does."""
         with self._lock:
-            found, is_over = self._tiers.find(index), self._final is not None
-        if is_over:
-            raise StreamNotFound(
-                f"stream {self.stream_id} has ended, and its frames went with it; create a new one"
-            )
-        if found is None:
-            raise FrameEvicted(
-                f"frame {index} of stream {self.stream_id} is not retained; "
-                "ask for a newer one, or raise the stream's history limit"
-            )
-        if isinstance(found, Compressed):
-            return self._codec.decode(found.data)
-        return found.pixels.rgb()
+            found = self._tiers.find(index)
+            if found is None:
+                raise self._missing(index)
+            return found
+
+    def read_chunk(self, index: int, *, until: int) -> StoredRun:
+        """For readers: what the frame is decoded from, up to the frame `until` where it is there."""
+        with self._lock:
+            run = self._tiers.read(index, until=until)
+            if run is None:
+                raise self._missing(index)
+            return run
+
+    def undecodable(self, index: int) -> FrameEvicted:
+        """For readers: what to raise for a frame whose bytes do not give it."""
+        return FrameEvicted(
+            f"frame {index} of stream {self.stream_id} could not be decoded again; "
+            "ask for a newer one"
+        )
 
     def is_exact(self, index: int) -> bool:
-        """Whether `load` gives the frame's own pixels; else it gives its compressed copy."""
+        """Whether `load` gives the frame's own pixels; else it gives a copy of bounded quality."""
         with self._lock:
             return self._tiers.is_exact(index)
 
@@ -287,14 +337,19 @@ class FrameStore:
         return len(self._waiters)
 
     def close(self) -> None:
-        """End the stream's frames: all memory is freed, waiters return, later frames are dropped."""
+        """End the stream's frames: all memory is freed, waiters return, later frames are dropped.
+
+        Files stay, for a store that goes on with them or for `forget`.
+        """
         with self._lock:
             if self._final is None:
                 now_s = self._clock.monotonic_s()
                 self._expire(now_s)
+                self._save()
                 self._final = replace(
                     self._counted(now_s), memory_bytes=0, reserved_bytes=0, n_unencoded=0
                 )
+            self._close_files()
             self._tiers.clear()
             self._encoder_state.notify_all()
             wakes, self._waiters = self._waiters, set()
@@ -305,6 +360,16 @@ class FrameStore:
             encoder.stop()
 
     # ── under the lock ──
+
+    def _missing(self, index: int) -> LiveEdgeError:
+        if self._final is not None:
+            return StreamNotFound(
+                f"stream {self.stream_id} has ended, and its frames went with it; create a new one"
+            )
+        return FrameEvicted(
+            f"frame {index} of stream {self.stream_id} is not retained; "
+            "ask for a newer one, or raise the stream's history limit"
+        )
 
     def _stamped(
         self,
@@ -372,27 +437,100 @@ class FrameStore:
             width=newest.width if newest else None,
             height=newest.height if newest else None,
             n_unencoded=tiers.n_unencoded,
+            kept_frames=tiers.n_exact,
+            encoded_frames=tiers.n_encoded,
             gaps=tuple(gap for gap in self._gaps if gap.to_ms >= forgotten_ms),
         )
 
-    # ── the encoder thread ──
+    # ── an earlier process ──
+
+    def _save(self) -> None:
+        """Note what would not be known after a kill: the counts, the clock, the gaps."""
+        newest = self._newest
+        if self._files is None or self._final is not None:
+            return
+        self._files.save_state(
+            {
+                "max_frames": self.limits.max_frames,
+                "n_produced": self._tiers.n_produced,
+                "first_at_ms": self._first_at_ms,
+                "newest_ms": newest.stream_time_ms if newest else 0,
+                "size_px": [newest.width, newest.height] if newest else [0, 0],
+                "received": self._received,
+                "corrupt": self._corrupt,
+                "dropped": self._dropped,
+                "evicted": self._tiers.evicted,
+                "gaps": [(gap.from_ms, gap.to_ms) for gap in self._gaps],
+            }
+        )
+
+    def _go_on(self, earlier: EarlierRun) -> None:
+        """Take over the history, the counts and the clock of an earlier process."""
+        state, now_s = earlier.state, self._clock.monotonic_s()
+        self._received, self._corrupt = state["received"], state["corrupt"]
+        self._dropped.update(state["dropped"])
+        if state["n_produced"] == 0:
+            return
+        self._gaps.extend(Gap(*gap) for gap in state["gaps"])
+        self._gap_is_open = True
+        self._first_at_ms, newest_ms = state["first_at_ms"], state["newest_ms"]
+        # A wall clock that was set back meanwhile does not turn the stream's back.
+        passed_ms = max(self._clock.wall_ms() - self._first_at_ms, newest_ms)
+        self._first_arrived_s = now_s - passed_ms / 1000
+        self._timeline = Timeline.resumed(first_arrived_s=self._first_arrived_s, time_ms=newest_ms)
+        self._newest = _NewestFrame(
+            newest_ms, self._first_arrived_s + newest_ms / 1000, *state["size_px"]
+        )
+        self._tiers.restore(
+            [self._row_of(frame) for frame in earlier.frames],
+            list(earlier.chunks),
+            n_produced=state["n_produced"],
+            evicted=Counter(state["evicted"]),
+        )
+
+    def _row_of(self, frame: StoredFrame) -> IndexRow:
+        return IndexRow(
+            index=frame.index,
+            stream_time_ms=frame.stream_time_ms,
+            arrived_s=self._first_arrived_s + frame.stream_time_ms / 1000,
+            width=frame.width,
+            height=frame.height,
+            chunk=frame.first_index,
+            flags=CORRUPT if frame.corrupt else 0,
+        )
+
+    def _close_files(self) -> None:
+        if self._files is not None:
+            self._files.close()
+
+    # ── the history's thread ──
 
     def _ensure_encoder(self) -> None:
         if self._encoder is None and self.limits.history_bytes > 0:
-            self._encoder = OwnedThread(f"history-{self.stream_id}", self._encode)
+            self._encoder = OwnedThread(f"history-{self.stream_id}", self._record)
             self._encoder.start()
 
-    def _encode(self, _stopping: threading.Event) -> None:
-        while (frame := self._next_to_encode()) is not None:
-            data = self._compressed(frame)
-            with self._encoder_state:
-                if self._final is not None:
-                    return
-                self._tiers.finish_encode(data)
-                self._encoder_state.notify_all()
+    def _record(self, _stopping: threading.Event) -> None:
+        bytes_per_s = self.limits.history_bytes / self.limits.retention_s
+        recorder = Recorder(self._codec, bytes_per_s=bytes_per_s)
+        while (given := self._next_to_encode()) is not None:
+            frame, must_begin = given
+            while not self._finished(recorder.record(frame, must_begin=must_begin)):
+                must_begin = True  # making room took the chunk that the frame continues
+            run = recorder.take_check(frame.stream_time_ms)
+            if run is not None and not self._replays_alike(run):
+                log.warning(
+                    "%s: its packets do not give its frames again; the history encodes them",
+                    self.stream_id,
+                )
+                recorder.distrust(run)
+                with self._lock:
+                    self._tiers.drop_chunk_of(run.last_index)
+                    self._tiers.drop_chunk_of(frame.index)  # it may have begun just as falsely
 
-    def _next_to_encode(self) -> Frame | None:
-        """Block for the oldest frame to compress; None once the stream has ended.
+    def _next_to_encode(self) -> tuple[Frame, bool] | None:
+        """Block for the oldest frame to record, and whether it has to begin a chunk; None once the
+        stream has ended.
 
         The wait is spent on touching the history's memory, a step at a time: a frame never waits
         for more than one.
@@ -401,9 +539,35 @@ class FrameStore:
             while self._final is None:
                 frame = self._tiers.next_to_encode()
                 if frame is not None:
-                    return frame
+                    return frame, self._tiers.must_begin
                 self._encoder_state.wait(PREFAULT_PAUSE_S if self._prefault_step() else None)
             return None
+
+    def _finished(self, piece: Piece | None) -> bool:
+        """Hand the piece over; False if it has to be made anew, as a beginning."""
+        with self._encoder_state:
+            if self._final is not None:
+                return True
+            has_taken = self._tiers.finish_encode(piece)
+            self._encoder_state.notify_all()
+            return has_taken
+
+    def _replays_alike(self, run: Run) -> bool:
+        """Decode a run of packets again and compare its last frame with the one that is still hot.
+
+        True where there is nothing to compare any more.
+        """
+        index = run.last_index
+        with self._lock:
+            hot, stored = self._tiers.find(index), self._tiers.read(index, until=index)
+        if not isinstance(hot, Frame) or stored is None:
+            return True
+        last: Pixels | None = None
+        as_first = replace(stored, is_damaged=True)  # decoded in the way of the source
+        with closing(self._codec.replay(as_first)) as frames:
+            for at, pixels in frames:
+                last = pixels if at == index else last
+        return last is not None and np.array_equal(last.rgb(), hot.pixels.rgb())
 
     def _prefault_step(self) -> bool:
         """True while more remains."""
@@ -413,12 +577,6 @@ class FrameStore:
         if not has_more:
             self._encoder_state.notify_all()
         return has_more
-
-    def _compressed(self, frame: Frame) -> bytes | None:
-        try:
-            return self._codec.encode(frame.pixels.rgb())
-        except (OSError, ValueError):  # a size or layout the codec does not take: counted as such
-            return None
 
     # ── waiting ──
 
@@ -457,6 +615,14 @@ class _NewestFrame:
     arrived_s: float
     width: int
     height: int
+
+
+def _files_of(folder: Path, limits: StoreLimits) -> HistoryFiles | None:
+    try:
+        return open_history(folder, capacity_bytes=limits.history_bytes, max_rows=limits.max_frames)
+    except OSError as error:
+        log.warning("the history of %s is kept in memory only: %s", folder.name, error.strerror)
+        return None
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:

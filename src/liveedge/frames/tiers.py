@@ -4,28 +4,31 @@ Owns    which frames are retained, where their pixels are, and why the others ar
 Thread  none of its own; every call is made under the store's lock and does a bounded amount of work.
 Never   reads a clock, converts or compresses pixels.
 
-The path of a frame: `append` puts it into the hot ring as decoded. The encoder asks for the oldest
-frame not yet compressed (`next_to_encode`), compresses it without the lock and hands the bytes back
-(`finish_encode`); they go into the arena while the raw frame stays hot. When the hot ring is over its
-bytes, its oldest frame leaves: compressed already, it lives on in the history; not yet, it is evicted
-and counted. So a slow encoder costs old frames, evenly thinned, and never a moment of publishing.
+The path of a frame: `append` puts it into the hot ring as decoded. The history's thread asks for the
+oldest frame that it has not had (`next_to_encode`), makes a piece of it without the lock and hands
+that back (`finish_encode`); it goes into the chunk ring while the raw frame stays hot. When the hot
+ring is over its bytes, its oldest frame leaves: in the history already, it lives on there; not yet,
+it is evicted and counted. So a slow encoder costs old frames, evenly thinned, and never a moment of
+publishing. Full, the history gives up its oldest chunk, with every frame in it.
 
 Invariants
 1. n_retained + sum(evicted) == n_produced.
-2. A retained frame is hot, in the encoder's hands, or in the arena: its pixels can be loaded.
+2. A retained frame is hot, in the encoder's hands, or in a chunk: its pixels can be loaded.
 3. hot_bytes <= the cap, except for the newest frame alone and the one in the encoder's hands.
 4. Frames are given to the encoder oldest first, each at most once.
+5. A chunk in the ring is whole from its beginning on, even where frames of it are evicted.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
+from liveedge.frames.chunks import Chunk, ChunkRing, Piece, StoredRun, pack
 from liveedge.frames.frame import Frame
 from liveedge.frames.history import Arena
-from liveedge.frames.index import ENCODE_FAILED, FrameIndex
+from liveedge.frames.index import CORRUPT, ENCODE_FAILED, FrameIndex, IndexRow
 
 EvictReason: TypeAlias = Literal[
     "retention",  # older than the stream keeps
@@ -33,31 +36,100 @@ EvictReason: TypeAlias = Literal[
     "index_full",  # more frames than the index has rows
     "encoder_behind",  # left the hot ring before it was compressed
     "encode_failed",  # the codec refused it
+    "replay_differs",  # its source's packets did not give it again
+    "restart",  # it was only in the memory of a process that ended
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class Compressed:
-    """A frame as the history holds it."""
+class InChunk:
+    """Where a frame of the history is."""
 
-    data: bytes
+    first_index: int
+    width: int
+    height: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFrame:
+    """What a journal has to know of a frame in the history, beside its bytes."""
+
+    index: int
+    first_index: int  # of its chunk
+    position: int  # in it
+    offset: int
+    stream_time_ms: int
+    width: int
+    height: int
+    corrupt: bool
+    exact: bool
+    damaged: bool  # of the chunk, up to here
+
+
+class Journal(Protocol):
+    """Notes of the history that outlive the process."""
+
+    def put(self, stored: StoredFrame, data: bytes) -> None:
+        """The bytes of a frame are in the arena."""
+        ...
+
+    def evict(self, index: int) -> None:
+        """The frame is gone; its bytes may still be needed."""
+        ...
+
+    def free(self, index: int) -> None:
+        """The bytes of the frame are gone too."""
+        ...
 
 
 class FrameTiers:
     """Every retained frame of one stream."""
 
     def __init__(
-        self, *, hot_bytes: int, history_bytes: int, retention_ms: int, max_frames: int
+        self,
+        *,
+        hot_bytes: int,
+        retention_ms: int,
+        max_frames: int,
+        arena: Arena,
+        journal: Journal | None = None,
     ) -> None:
         self.index = FrameIndex(max_rows=max_frames)
-        self.arena = Arena(history_bytes)
+        self.chunks = ChunkRing(arena)
         self.evicted: Counter[EvictReason] = Counter()
+        self.n_exact = 0  # frames that came into the history as their source's packets, ever
+        self.n_encoded = 0  # as our own encode, ever
+        self._journal = journal
         self._hot: deque[Frame] = deque()
         self._hot_bytes = 0
         self._hot_bytes_cap = hot_bytes
         self._retention_ms = retention_ms
         self._encode_from = 0  # lowest index not yet given to the encoder
         self._encoding: Frame | None = None
+
+    def restore(
+        self,
+        rows: list[IndexRow],
+        chunks: list[Chunk],
+        *,
+        n_produced: int,
+        evicted: Counter[EvictReason],
+    ) -> None:
+        """Begin with the history of an earlier process; what it held otherwise went with it."""
+        self.index.restore(rows, next_index=n_produced)
+        self.chunks.restore(chunks)
+        self._encode_from = n_produced
+        n_gone = n_produced - len(rows)
+        if evicted.total() > n_gone:  # a power loss brought some back: their reasons are not known
+            evicted = Counter()
+        self.evicted = evicted
+        if n_gone > evicted.total():
+            self.evicted["restart"] += n_gone - evicted.total()
+        self._free_dead()
+
+    @property
+    def arena(self) -> Arena:
+        return self.chunks.arena
 
     @property
     def latest(self) -> Frame | None:
@@ -91,9 +163,9 @@ class FrameTiers:
 
     @property
     def raw_bytes(self) -> int:
-        """Raw pixels held: the hot ring and what is in the encoder's hands."""
+        """Frames as decoded: the hot ring and what is in the encoder's hands."""
         frame = self._encoding
-        outside = 0 if frame is None or self._is_hot(frame.index) else frame.pixels.nbytes
+        outside = 0 if frame is None or self._is_hot(frame.index) else frame.nbytes
         return self._hot_bytes + outside
 
     def append(self, frame: Frame) -> None:
@@ -103,7 +175,7 @@ class FrameTiers:
             self._evict_oldest("index_full")
         self.index.append(frame)
         self._hot.append(frame)
-        self._hot_bytes += frame.pixels.nbytes
+        self._hot_bytes += frame.nbytes
         while self._hot_bytes > self._hot_bytes_cap and len(self._hot) > 1:
             self._cool()
 
@@ -115,6 +187,11 @@ class FrameTiers:
         ):
             self._evict_oldest("retention")
             oldest = self.index.first_index
+
+    @property
+    def must_begin(self) -> bool:
+        """Whether the next piece has to begin a chunk."""
+        return self.chunks.open is None
 
     def next_to_encode(self) -> Frame | None:
         """Give the oldest frame that was never given; it counts as retained until it is back."""
@@ -128,35 +205,71 @@ class FrameTiers:
         self._encode_from = self._encoding.index + 1
         return self._encoding
 
-    def finish_encode(self, data: bytes | None) -> None:
-        """Take back the frame given last, compressed, or None when the codec refused it."""
-        frame, self._encoding = self._encoding, None
-        assert frame is not None, "nothing was given"
-        if not self.index.is_alive(frame.index):
-            return  # expired meanwhile, and counted
-        if data is None:
-            self.index.set_flag(frame.index, ENCODE_FAILED)
-        elif self.arena.fits(len(data)):
-            self._store(frame.index, data)
-        if not self._is_hot(frame.index) and self.index.place(frame.index) is None:
-            self._evict(frame.index, self._why_not_encoded(frame.index))
+    def finish_encode(self, piece: Piece | None) -> bool:
+        """Take back the frame given last as a piece, or None when the codec refused it.
 
-    def find(self, index: int) -> Frame | Compressed | None:
-        """A retained frame as it is held now; None when it is not retained."""
+        False: the chunk that it continues is gone. The frame stays given, for a piece that begins one.
+        """
+        frame = self._encoding
+        assert frame is not None, "nothing was given"
+        if self.index.is_alive(frame.index):  # else expired meanwhile, and counted
+            if piece is None:
+                self.index.set_flag(frame.index, ENCODE_FAILED)
+            elif not self._store(frame, piece):
+                return False
+        elif piece is not None:
+            self.chunks.close_open()  # what follows would miss it
+        self._encoding = None
+        if not self._has_pixels(frame.index):
+            self._evict(frame.index, self._why_not_encoded(frame.index))
+        return True
+
+    def find(self, index: int) -> Frame | InChunk | None:
+        """Where a retained frame is held now; None when it is not retained."""
         if not self.index.is_alive(index):
             return None
         if self._is_hot(index):
             return self._hot[index - self._hot[0].index]
         if self._encoding is not None and self._encoding.index == index:
             return self._encoding
-        place = self.index.place(index)
-        assert place is not None, f"frame {index} is retained without pixels"
-        return Compressed(self.arena.read(place))
+        first = self.index.chunk(index)
+        assert first is not None, f"frame {index} is retained without pixels"
+        return InChunk(first, *self.index.size_px(index))
+
+    def read(self, index: int, *, until: int) -> StoredRun | None:
+        """The chunk of a retained frame up to the frame `until`; None when there is no such chunk."""
+        first = self.index.chunk(index) if self.index.is_alive(index) else None
+        if first is None:
+            return None
+        return self.chunks.read(self.chunks.chunk(first), until=until)
 
     def is_exact(self, index: int) -> bool:
-        """Whether the frame's own pixels are still here, not only a compressed copy."""
+        """Whether the frame's own pixels can be loaded, not only a copy of lesser quality."""
+        if not self.index.is_alive(index):
+            return False
         encoding = self._encoding
-        return self._is_hot(index) or (encoding is not None and encoding.index == index)
+        if self._is_hot(index) or (encoding is not None and encoding.index == index):
+            return True
+        first = self.index.chunk(index)
+        # After a loss a decoder shows what it had before, and the next one had something else.
+        is_clean = not self.index.has_flag(index, CORRUPT)
+        return first is not None and self.chunks.chunk(first).exact and is_clean
+
+    def drop_chunk_of(self, index: int) -> None:
+        """Evict the chunk that holds the frame: its packets do not give its frames."""
+        first = self.index.chunk(index) if self.index.is_alive(index) else None
+        if first is None:
+            return
+        chunk = self.chunks.chunk(first)
+        if chunk is self.chunks.open:
+            self.chunks.close_open()
+        for entry in chunk.entries:
+            if self.index.is_alive(entry.index):
+                self._forget_place(entry.index, "replay_differs")
+            if self._journal is not None:
+                self._journal.free(entry.index)
+        chunk.n_alive = 0
+        self._free_dead()
 
     def clear(self) -> None:
         """Free everything; what was produced and evicted stays counted, the rest is not."""
@@ -164,7 +277,13 @@ class FrameTiers:
         self._hot_bytes = 0
         self._encoding = None
         self.index.clear()
-        self.arena.close()
+        self.chunks.clear()
+
+    def _has_pixels(self, index: int) -> bool:
+        """Whether the frame is held somewhere, or gone and counted already."""
+        if not self.index.is_alive(index) or self._is_hot(index):
+            return True
+        return self.index.chunk(index) is not None
 
     def _is_hot(self, index: int) -> bool:
         return bool(self._hot) and index >= self._hot[0].index
@@ -172,13 +291,13 @@ class FrameTiers:
     def _cool(self) -> None:
         """The oldest hot frame leaves the ring, and the store unless the history has it."""
         frame = self._pop_oldest_hot()
-        if frame is self._encoding or self.index.place(frame.index) is not None:
+        if frame is self._encoding or self.index.chunk(frame.index) is not None:
             return
         self._evict(frame.index, self._why_not_encoded(frame.index))
 
     def _pop_oldest_hot(self) -> Frame:
         frame = self._hot.popleft()
-        self._hot_bytes -= frame.pixels.nbytes
+        self._hot_bytes -= frame.nbytes
         return frame
 
     def _why_not_encoded(self, index: int) -> EvictReason:
@@ -188,27 +307,78 @@ class FrameTiers:
         no_history = self.arena.capacity_bytes == 0
         return "history_full" if was_given or no_history else "encoder_behind"
 
-    def _store(self, index: int, data: bytes) -> None:
+    def _store(self, frame: Frame, piece: Piece) -> bool:
+        if not piece.is_key and self.chunks.open is None:
+            return False
+        data = pack(piece, begins=piece.is_key)
+        if not self.arena.fits(len(data)):
+            self.chunks.close_open()
+            return True
         while self.arena.offset_for(len(data)) is None:
-            self._drop_oldest_compressed()
-        offset = self.arena.write(index, data)
-        self.index.set_place(index, (offset, len(data)))
+            self._drop_oldest_chunk()
+        if not piece.is_key and self.chunks.open is None:  # it had to make room for itself
+            return False
+        chunk = self.chunks.append(frame.index, data, begins=piece.is_key, exact=piece.exact)
+        chunk.is_damaged |= frame.corrupt or len(piece.packets) > 1
+        self.index.set_chunk(frame.index, chunk.first_index)
+        self.n_exact += piece.exact
+        self.n_encoded += not piece.exact
+        if self._journal is not None:
+            self._journal.put(_stored(frame, chunk), data)
+        return True
 
-    def _drop_oldest_compressed(self) -> None:
-        oldest = self.arena.pop_oldest()
-        self.index.set_place(oldest, None)
-        if not self._is_hot(oldest):
-            self._evict(oldest, "history_full")
+    def _drop_oldest_chunk(self) -> None:
+        chunk = self._pop_oldest_chunk()
+        for entry in chunk.entries:
+            if self.index.is_alive(entry.index):
+                self._forget_place(entry.index, "history_full")
+
+    def _forget_place(self, index: int, reason: EvictReason) -> None:
+        """The frame is in no chunk any more; unless it is hot, it is gone."""
+        self.index.set_chunk(index, None)
+        if not self._is_hot(index):
+            self._evict(index, reason)
+
+    def _pop_oldest_chunk(self) -> Chunk:
+        chunk = self.chunks.pop_oldest()
+        if self._journal is not None:
+            for entry in chunk.entries:
+                self._journal.free(entry.index)
+        return chunk
 
     def _evict_oldest(self, reason: EvictReason) -> None:
         oldest = self.index.first_index
         assert oldest is not None
-        if self.arena.oldest == oldest:
-            self.arena.pop_oldest()
         if self._is_hot(oldest):
             self._pop_oldest_hot()
         self._evict(oldest, reason)
+        self._free_dead()
 
     def _evict(self, index: int, reason: EvictReason) -> None:
+        first = self.index.chunk(index)
+        if first is not None:
+            self.chunks.chunk(first).n_alive -= 1
+            if self._journal is not None:
+                self._journal.evict(index)
         self.index.kill(index)
         self.evicted[reason] += 1
+
+    def _free_dead(self) -> None:
+        """Free the oldest chunks of which no frame is retained."""
+        while (oldest := self.chunks.oldest) is not None and oldest.n_alive == 0:
+            self._pop_oldest_chunk()
+
+
+def _stored(frame: Frame, chunk: Chunk) -> StoredFrame:
+    return StoredFrame(
+        index=frame.index,
+        first_index=chunk.first_index,
+        position=len(chunk.entries) - 1,
+        offset=chunk.entries[-1].offset,
+        stream_time_ms=frame.stream_time_ms,
+        width=frame.pixels.width,
+        height=frame.pixels.height,
+        corrupt=frame.corrupt,
+        exact=chunk.exact,
+        damaged=chunk.is_damaged,
+    )

@@ -32,6 +32,14 @@ class Timeline:
         self._window_from_s = 0.0
         self._window_lag_s = math.inf  # smallest arrival - stream time in the window
 
+    @classmethod
+    def resumed(cls, *, first_arrived_s: float, time_ms: int) -> Timeline:
+        """Go on from `time_ms`; the first frame arrived then, on the present monotonic clock."""
+        timeline = cls()
+        timeline._first_arrived_s = first_arrived_s
+        timeline._time_s = time_ms / 1000
+        return timeline
+
     def restart_source(self) -> None:
         """Forget the source's clock: a reconnected source may count from anywhere."""
         self._source_s = None

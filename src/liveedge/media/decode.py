@@ -1,10 +1,13 @@
 """Compressed video to frames: the one loop behind files, clips and cameras.
 
 A frame that cannot be decoded is left out and counted; the others keep their own times. What
-follows a loss is marked `corrupt` until the next key frame: it may show remains of the loss.
+follows a loss is marked `corrupt` until the next picture from which on nothing of it can show.
 Before the first key frame nothing comes out. Size, format and rotation may change at any frame.
-Loss is what the decoder notices: flipped bytes show in MJPEG and, nine times of ten, in H.264;
-H.265, VP8 and VP9 hold nothing that would give them away.
+
+A loss is noticed by whoever can: the container (RTP and MPEG-TS count their packets), the stream's
+own count of reference pictures (H.264), what the decoder returns and what it says. What none of
+them sees: bits flipped inside a picture of H.265, VP8 or VP9 that remain decodable, and a lost
+picture of VP8 or VP9; TCP delivers neither.
 """
 
 from __future__ import annotations
@@ -18,6 +21,10 @@ from av import Packet, VideoFrame
 from av.container import InputContainer
 from av.video.stream import VideoStream
 
+from liveedge.frames.frame import CodedFrame
+from liveedge.media import av_log
+from liveedge.media.bitstream import Head, watch_for
+from liveedge.media.coded import REPLAYABLE, CodedTrail
 from liveedge.media.header import read_header
 from liveedge.media.pixels import AS_STORED, AvPixels, turn_in
 
@@ -30,6 +37,8 @@ CODECS = frozenset(
 # By default a damaged JPEG comes out as a smeared picture without a word (20 of 30 tries, against
 # none). Not for the others: it would refuse frames for a sloppy side note of the camera.
 _STRICTNESS = {"mjpeg": {"err_detect": "explode"}}
+_HARMLESSLY_NOISY = frozenset({"mjpeg"})  # cheap cameras end every picture a byte early
+_COUNTED = frozenset({"h264", "hevc"})  # one frame for every packet that has one
 _JPEG_HEADER_BYTES = 4096
 _MAX_BAD_READS = 64  # in a row, before a damaged container counts as over
 _FALLBACK_FPS = 25.0  # when a stream has neither time stamps nor a rate
@@ -67,101 +76,171 @@ class DecodedFrame:
     pixels: AvPixels
     time_s: float  # as the stream says, from its own beginning
     corrupt: bool
+    coded: CodedFrame | None = None  # where the reader keeps packets and order allows it
 
 
 class VideoReader:
     """Frames of the first video track of an open container. One thread."""
 
-    def __init__(self, container: InputContainer, *, limits: VideoLimits) -> None:
+    def __init__(
+        self, container: InputContainer, *, limits: VideoLimits, keeps_packets: bool = False
+    ) -> None:
         self._container = container
         self._limits = limits
         self._stream = _video_track(container)
         self.codec = self._stream.codec_context.codec.canonical_name
-        self.n_broken = 0
-        self._seen_key = False
-        self._damaged = False
+        self.n_broken = 0  # could not be decoded
+        self.n_early = 0  # came before the first key frame
+        self._is_begun = False
+        self._is_due = False  # the packet at hand should give a frame, now or later
+        self._n_inside = 0  # of those, in the decoder
+        self._damage = _Damage()
         self._turn = AS_STORED
+        self._is_first = True
         self._last_s: float | None = None
         context = self._stream.codec_context
         self._check_size(context.width, context.height)
         context.options = limits.decoder_options() | _STRICTNESS.get(self.codec, {})
         context.thread_count = 1  # frame threads would add a frame of delay each
+        extradata = context.extradata or b""
+        self._watch = watch_for(self.codec, extradata)
+        self._trail = CodedTrail(self.codec, extradata) if keeps_packets else None
+        # Uncompressed pictures of a device are megabytes: nobody copies what nobody looks at.
+        self._is_read = self.codec in (REPLAYABLE if keeps_packets else _COUNTED)
         rate = self._stream.average_rate or self._stream.guessed_rate
         self.period_s = 1 / float(rate) if rate else 1 / _FALLBACK_FPS
+        self._time_base = float(self._stream.time_base or 1 / 90_000)
         start = self._stream.start_time
-        self._start_s = 0.0 if start is None else float(start * self._time_base())
+        self._start_s = 0.0 if start is None else start * self._time_base
+        av_log.listen()
 
     def frames(self) -> Iterator[DecodedFrame | None]:
         """Frames in order, None wherever a packet gave none, so that the caller can look up.
 
         Raises `av.FFmpegError` when the transport fails, `VideoUnreadable` on an oversized frame.
         """
-        for packet in self._packets():
-            decoded = self._decode(packet) if self._is_usable(packet) else []
+        hearing = av_log.Hearing()
+        for packet in self._packets(hearing):
+            decoded = self._decode(packet, hearing) if self._is_usable(packet) else []
             if not decoded:
                 yield None
             for frame in decoded:
-                yield self._accept(frame)
+                yield self._accept(frame, self._coded(packet, frame, n_frames=len(decoded)))
+
+    def _packets(self, hearing: av_log.Hearing) -> Iterator[Packet[VideoStream]]:
+        n_bad = 0
+        while n_bad < _MAX_BAD_READS:
+            # All tracks: the caller must get its turn even when only sound arrives.
+            packets = self._container.demux()
+            try:
+                while True:
+                    with hearing:
+                        packet = next(packets, None)
+                    if packet is None:
+                        return
+                    n_bad = 0
+                    if hearing.of_lost_packets():
+                        self._damage.around_here()
+                    yield cast("Packet[VideoStream]", packet)  # of ours, once _is_usable
+            except av.InvalidDataError:  # a damaged place in the container: read on behind it
+                n_bad += 1
 
     def _is_usable(self, packet: Packet[VideoStream]) -> bool:
         """Whether to decode: ours, and not before the first key frame. The last one is empty."""
         if packet.stream.index != self._stream.index:
             return False
-        if not self._seen_key and packet.size:
-            self._seen_key = packet.is_keyframe
-            self.n_broken += not self._seen_key
-        return self._seen_key
+        self._is_due = False
+        if not packet.size:
+            return self._is_begun
+        data = bytes(packet) if self._is_read else b""
+        if packet.has_sidedata("new_extradata"):
+            self._reconfigure(bytes(packet.get_sidedata("new_extradata")))
+        head = self._watch.look(data, is_keyframe=packet.is_keyframe)
+        if not self._is_begun:
+            self._is_begun = head.is_key or packet.is_keyframe
+            self._damage.is_present = not head.is_clean  # an I frame may be followed by remains
+            if not self._is_begun:
+                self.n_early += head.has_frame
+                return False
+        self._damage.packet(head, packet)
+        self._is_due = head.has_frame and self.codec in _COUNTED
+        if self._trail is not None:
+            sets = self._watch.sets_before() if head.is_key else b""
+            self._trail.feed(sets + data, is_key=head.is_key)
+        return True
 
-    def _packets(self) -> Iterator[Packet[VideoStream]]:
-        n_bad = 0
-        while n_bad < _MAX_BAD_READS:
-            try:
-                # All tracks: the caller must get its turn even when only sound arrives.
-                for packet in self._container.demux():
-                    n_bad = 0
-                    yield cast("Packet[VideoStream]", packet)  # of ours, once _is_usable
-                return
-            except av.InvalidDataError:  # a damaged place in the container: read on behind it
-                n_bad += 1
+    def _reconfigure(self, extradata: bytes) -> None:
+        self._watch = watch_for(self.codec, extradata)
+        if self._trail is not None:
+            self._trail.change(extradata)
 
-    def _decode(self, packet: Packet[VideoStream]) -> list[VideoFrame]:
+    def _decode(self, packet: Packet[VideoStream], hearing: av_log.Hearing) -> list[VideoFrame]:
         try:
-            return packet.decode()
+            with hearing:
+                frames = packet.decode()
         except av.FFmpegError:  # whatever a decoder says about bytes: this frame is lost
             # FFmpeg does not tell a JPEG beyond our limit from a damaged one.
             claim = read_header(bytes(packet)[:_JPEG_HEADER_BYTES])
             if claim is not None:
                 self._check_size(claim.width, claim.height)
             self.n_broken += 1
-            self._damaged = True
+            self._spoil()
             return []
+        if hearing.of_damage() and self.codec not in _HARMLESSLY_NOISY:
+            self._spoil()
+        self._count_withheld(len(frames))
+        return frames
 
-    def _accept(self, frame: VideoFrame) -> DecodedFrame | None:
+    def _count_withheld(self, n_frames: int) -> None:
+        """A decoder that holds more than its delay has withheld what it could not make whole."""
+        n_inside = max(self._n_inside + self._is_due - n_frames, 0)
+        self._n_inside = min(n_inside, self._stream.codec_context.reorder_depth)
+        if n_inside > self._n_inside:
+            self.n_broken += n_inside - self._n_inside
+            self._damage.now()
+
+    def _spoil(self) -> None:
+        self._damage.now()
+        self._watch.spoil()
+
+    def _coded(
+        self, packet: Packet[VideoStream], frame: VideoFrame, *, n_frames: int
+    ) -> CodedFrame | None:
+        if self._trail is None:
+            return None
+        is_other = n_frames > 1 or frame.pts != packet.pts
+        # RTP gives the first picture no time; then only a decoder without delay is believed.
+        if is_other or (frame.pts is None and self._trail.n_waiting > 1):
+            self._trail.end()
+        return self._trail.take()
+
+    def _accept(self, frame: VideoFrame, coded: CodedFrame | None) -> DecodedFrame | None:
         self._check_size(frame.width, frame.height)
         time_s = self._time_s(frame)
         if frame.is_corrupt:
             self.n_broken += 1
-            self._damaged = True
+            self._spoil()
+            if self._trail is not None:
+                self._trail.interrupt()
             return None
-        if frame.key_frame:
-            self._damaged = False
-        # In the bitstream the rotation stands beside key frames only, and holds until the next.
-        self._turn = turn_in(frame) or (AS_STORED if frame.key_frame else self._turn)
-        return DecodedFrame(AvPixels(frame, self._turn), time_s, self._damaged)
+        if frame.key_frame or self._is_first:
+            # In the bitstream the rotation stands beside key frames only, and holds until the next.
+            self._turn = turn_in(frame) or AS_STORED
+            self._is_first = False
+        return DecodedFrame(
+            AvPixels(frame, self._turn), time_s, self._damage.shows_in(frame), coded
+        )
 
     def _time_s(self, frame: VideoFrame) -> float:
         stamp = frame.pts if frame.pts is not None else frame.dts
         if stamp is not None:
-            time_s = float(stamp * (frame.time_base or self._time_base())) - self._start_s
+            time_s = stamp * self._time_base - self._start_s
         elif self._last_s is None:
             time_s = 0.0
         else:
             time_s = self._last_s + self.period_s
         self._last_s = time_s
         return time_s
-
-    def _time_base(self) -> float:
-        return float(self._stream.time_base or 1 / 90_000)
 
     def _check_size(self, width: int, height: int) -> None:
         limits = self._limits
@@ -176,6 +255,42 @@ class VideoReader:
                 f"frames of {width}x{height}: one side is more than {limits.max_aspect_ratio} times"
                 " the other"
             )
+
+
+class _Damage:
+    """Whether remains of a loss may show in what comes out of the decoder."""
+
+    def __init__(self) -> None:
+        self.is_present = False
+        self._clean_from: int | None = None  # time stamp of the picture that ends it
+        self._n_doubtful = 0  # packets that may be the ones with the hole
+
+    def around_here(self) -> None:
+        """Packets are missing; the reader assembles one picture ahead, so that the hole is in the
+        packet that came or in the next."""
+        self._n_doubtful = 2
+        self.now()
+
+    def now(self) -> None:
+        self.is_present = True
+        self._clean_from = None
+
+    def packet(self, head: Head, packet: Packet[VideoStream]) -> None:
+        """The next packet in decoding order."""
+        is_doubtful = self._n_doubtful > 0
+        self._n_doubtful -= is_doubtful
+        if head.is_missing or packet.is_corrupt:
+            self.now()
+        elif self.is_present and head.is_clean and not is_doubtful:
+            self._clean_from = packet.pts
+            self.is_present = packet.pts is not None
+
+    def shows_in(self, frame: VideoFrame) -> bool:
+        """For the next frame in the order of showing, which may be another one."""
+        if self._clean_from is not None and (frame.pts is None or frame.pts >= self._clean_from):
+            self.is_present = False
+            self._clean_from = None
+        return self.is_present
 
 
 def _video_track(container: InputContainer) -> VideoStream:

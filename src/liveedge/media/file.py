@@ -17,6 +17,7 @@ from av.container import InputContainer
 from liveedge.core.clock import Clock
 from liveedge.core.errors import SourceUnavailable
 from liveedge.media.decode import VideoLimits, VideoReader, VideoUnreadable
+from liveedge.media.delivery import EARLY
 from liveedge.media.source import FrameSink, SourceKind, SourceLost
 
 # Demuxers that read nothing but their own file; playlists would open others.
@@ -72,7 +73,7 @@ class FileSource:
         """One pass; the time at which the next one begins."""
         with self._open() as container:
             try:
-                reader = VideoReader(container, limits=self._limits)
+                reader = VideoReader(container, limits=self._limits, keeps_packets=True)
                 sink.state("live", codec=reader.codec)
                 return self._deliver(reader, sink, stopping, offset_s=offset_s)
             except VideoUnreadable as error:
@@ -83,19 +84,25 @@ class FileSource:
     def _deliver(
         self, reader: VideoReader, sink: FrameSink, stopping: threading.Event, *, offset_s: float
     ) -> float:
-        n_broken = 0
+        n_broken = n_early = 0
         newest_s: float | None = None
         period_s = reader.period_s
         for frame in reader.frames():
             if reader.n_broken > n_broken:
                 sink.broken(reader.n_broken - n_broken)
                 n_broken = reader.n_broken
+            if reader.n_early > n_early:
+                sink.dropped(EARLY, reader.n_early - n_early)
+                n_early = reader.n_early
             if frame is not None:
                 due_s = self._start_s + offset_s + frame.time_s
                 if self._clock.wait(stopping, max(0.0, due_s - self._clock.monotonic_s())):
                     break
                 sink.frame(
-                    frame.pixels, source_time_s=offset_s + frame.time_s, corrupt=frame.corrupt
+                    frame.pixels,
+                    source_time_s=offset_s + frame.time_s,
+                    corrupt=frame.corrupt,
+                    coded=frame.coded,
                 )
                 period_s = max(reader.period_s, frame.time_s - (newest_s or 0.0))
                 newest_s = frame.time_s

@@ -35,14 +35,17 @@ class PublishedSource:
 
     def run(self, sink: FrameSink, stopping: threading.Event) -> None:
         with self._lock:
+            before, self._publisher = self._publisher, None  # of a run that has been cut off
             self._sink = sink
             sink.state("waiting_for_publisher", WAITING)
+        _tell(before, "ended")
         stopping.wait()
         with self._lock:
+            if self._sink is not sink:  # a later run has taken over
+                return
             self._sink = None
             last, self._publisher = self._publisher, None
-        if last is not None:
-            last.leave("ended")
+        _tell(last, "ended")
 
     def attach(self, leave: Callable[[LeaveReason], None]) -> Publisher:
         """Become the stream's publisher; `leave` is called once if another one takes over or the
@@ -55,8 +58,7 @@ class PublishedSource:
             if before is not None:
                 self._sink.gap()
             self._sink.state("waiting_for_keyframe", "the publisher is connecting")
-        if before is not None:
-            before.leave("replaced")
+        _tell(before, "replaced")
         return newest
 
     # ── called by Publisher ──
@@ -130,4 +132,10 @@ class Publisher:
         self._source._detach(self, reason)
 
     def leave(self, reason: LeaveReason) -> None:
+        """Called by the source, once, when the publisher is no longer wanted."""
         self._leave(reason)
+
+
+def _tell(publisher: Publisher | None, reason: LeaveReason) -> None:
+    if publisher is not None:
+        publisher.leave(reason)

@@ -126,3 +126,4 @@ class SourceStatus:
     reconnects: int = 0
     received_frames: int = 0  # delivered to the stream's frame store
     broken_frames: int = 0  # sent by the source, undecodable
+    abandoned: int = 0  # attempts that were told to end and have not ended

@@ -3,7 +3,8 @@
 Owns    two threads per stream: `source:<name>` decides, `source:<name>:<n>` runs attempt n.
 Watch   a stall is the age of the newest frame, whatever the socket says.
 Never   blocks another stream, repeats a URL, or lets a frame of an ended attempt through: an
-        attempt that does not end in time is cut off from the stream and left to die alone.
+        attempt that does not end in time is cut off from the stream and left to die alone. While
+        too many of those live, there is no other attempt.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from liveedge.media.source import FrameTarget, Health, Source, SourceLost, Sourc
 
 log = logging.getLogger("liveedge.media")
 
+_STUCK = "earlier attempts hang and cannot be ended: the next one waits for them"
 _LONGEST_LOOK_S = 3600.0  # the supervisor is woken by events; this only bounds its wait
 
 
@@ -38,6 +40,10 @@ class SupervisorSettings:
         0.3  # a wait is up to this fraction longer, so that cameras do not retry in step
     )
     stop_grace_s: float = 3.0  # an attempt that takes longer to end is abandoned
+    max_abandoned: int = 3  # of one source at a time
+    # After the source was open, nothing is given up: but a wrong password tried often locks an
+    # account, so what looks hopeless is tried seldom.
+    hopeless_wait_s: float = 30.0
 
 
 class Backoff:
@@ -83,10 +89,18 @@ class Supervisor:
         self._n_attempts = 0
         self._last_reason = ""
         self._open_by_s = 0.0
+        self._is_resumed = False
+        self._abandoned: list[OwnedThread] = []
+        self._is_hopeless = False
 
     def start(self) -> None:
         self._open_by_s = self._clock.monotonic_s() + self._settings.open_within_s
         self._thread.start()
+
+    def resume(self) -> None:
+        """`start` for a source that opened before the server was restarted: never given up."""
+        self._is_resumed = True
+        self.start()
 
     async def opened(self) -> None:
         """Return once the source has opened; raise `SourceUnavailable` if it did not in time."""
@@ -120,13 +134,17 @@ class Supervisor:
     def _pause(self, stopping: threading.Event) -> bool:
         """Wait before the next attempt; False if there shall be none."""
         wait_s = self._backoff.next_s()
-        if self._board.opened.done():
+        if self._is_hopeless:
+            wait_s = max(wait_s, self._settings.hopeless_wait_s)
+        if not self._may_give_up():
             return not self._clock.wait(stopping, wait_s)
         left_s = self._open_left_s()
         return not self._clock.wait(stopping, min(wait_s, left_s)) and wait_s < left_s
 
     def _run_once(self, stopping: threading.Event) -> bool:
         """One attempt; True if another one shall follow."""
+        if not self._has_room():
+            return self._judge(SourceLost(_STUCK), f"source:{self._name}")
         self._n_attempts += 1
         attempt = _Attempt(self._board)
         thread = OwnedThread(
@@ -138,17 +156,27 @@ class Supervisor:
         attempt.cut()
         if not thread.stop(self._settings.stop_grace_s):
             log.warning("%s did not end in time and was abandoned", thread.name)
+            self._abandoned.append(thread)
+            self._has_room()
         if attempt.delivered:
             self._backoff.reset()
         if stopping.is_set():
             return False
-        return self._judge(stall or attempt.loss or _crash(thread.error), thread)
+        loss = stall or attempt.loss or _crash(thread.error)
+        self._is_hopeless = loss is not None and loss.hopeless and not attempt.delivered
+        return self._judge(loss, thread.name)
+
+    def _has_room(self) -> bool:
+        """Whether another attempt may begin, beside those that never ended."""
+        self._abandoned = [thread for thread in self._abandoned if thread.alive]
+        self._board.abandoned(len(self._abandoned))
+        return len(self._abandoned) < self._settings.max_abandoned
 
     def _watch(self, attempt: _Attempt, stopping: threading.Event) -> SourceLost | None:
         """Wait until the attempt ends (None) or has to be ended (why)."""
         while not (attempt.done or stopping.is_set()):
             now_s = self._clock.monotonic_s()
-            if not self._board.opened.done() and now_s >= self._open_by_s:
+            if self._may_give_up() and now_s >= self._open_by_s:
                 return SourceLost("timed out", hopeless=True)
             stalled = self._is_stalled(attempt, now_s)
             if stalled and self._source.restart_on_stall:
@@ -165,6 +193,10 @@ class Supervisor:
             return None
         if not attempt.opened:
             return SourceLost("timed out")
+        if self._source.restart_on_stall and not attempt.delivered:
+            return SourceLost(
+                f"no key frame for {limit_s:g} s: let the camera send them more often"
+            )
         return SourceLost(f"no frame for {limit_s:g} s")
 
     def _patience_s(self, attempt: _Attempt) -> float | None:
@@ -178,7 +210,7 @@ class Supervisor:
     def _next_look_s(self, attempt: _Attempt, now_s: float) -> float:
         """Seconds until something may have to be decided without being woken."""
         looks = [_LONGEST_LOOK_S]
-        if not self._board.opened.done():
+        if self._may_give_up():
             looks.append(self._open_left_s())
         limit_s = self._patience_s(attempt)
         if limit_s is not None:
@@ -186,16 +218,19 @@ class Supervisor:
             looks.append(left_s if left_s > 0 else limit_s)
         return min(looks)
 
-    def _judge(self, loss: SourceLost | None, thread: OwnedThread) -> bool:
+    def _judge(self, loss: SourceLost | None, name: str) -> bool:
         if loss is None:  # the source returned: its end
             self._last_reason = "the source has ended"
             return False
         self._last_reason = loss.reason
-        if not self._board.opened.done():
+        if self._may_give_up():
             return not loss.hopeless
         self._board.reconnecting(loss.reason)
-        log.info("%s lost: %s", thread.name, loss.reason)
+        log.info("%s lost: %s", name, loss.reason)
         return True
+
+    def _may_give_up(self) -> bool:
+        return not (self._is_resumed or self._board.opened.done())
 
     def _open_left_s(self) -> float:
         return max(0.0, self._open_by_s - self._clock.monotonic_s())
@@ -216,7 +251,8 @@ class _Board:
         self.wake = threading.Event()
         self.lock = threading.RLock()
         self.is_cut = False
-        self.status = SourceStatus(health="reconnecting", reason="opening")
+        self.now = SourceStatus(health="reconnecting", reason="opening")  # without what is counted
+        self._n_received = self._n_broken = 0  # at every frame: cheaper than a new status
 
     def cut(self) -> None:
         with self.lock:
@@ -224,28 +260,35 @@ class _Board:
 
     def show(self, health: Health, reason: str, *, codec: str | None = None) -> None:
         with self.lock:
-            codec = codec or self.status.codec
-            self.status = replace(self.status, health=health, reason=reason, codec=codec)
+            codec = codec or self.now.codec
+            self.now = replace(self.now, health=health, reason=reason, codec=codec)
 
     def stalled(self, reason: str) -> None:
         with self.lock:
-            if self.status.health != "stalled":
+            # Nobody is there who could stall; its reason says more.
+            if self.now.health not in ("stalled", "waiting_for_publisher"):
                 self.target.mark_gap()
                 self.show("stalled", reason)
 
     def reconnecting(self, reason: str) -> None:
         with self.lock:
             self.target.mark_gap()
-            n = self.status.reconnects + 1
-            self.status = replace(self.status, health="reconnecting", reason=reason, reconnects=n)
+            n = self.now.reconnects + 1
+            self.now = replace(self.now, health="reconnecting", reason=reason, reconnects=n)
+
+    def abandoned(self, count: int) -> None:
+        with self.lock:
+            self.now = replace(self.now, abandoned=count)
 
     def count(self, *, received: int = 0, broken: int = 0) -> None:
         with self.lock:
-            self.status = replace(
-                self.status,
-                received_frames=self.status.received_frames + received,
-                broken_frames=self.status.broken_frames + broken,
-            )
+            self._n_received += received
+            self._n_broken += broken
+
+    @property
+    def status(self) -> SourceStatus:
+        with self.lock:
+            return replace(self.now, received_frames=self._n_received, broken_frames=self._n_broken)
 
     def succeed(self) -> None:
         with self.lock:
@@ -303,7 +346,7 @@ class _Attempt:
                 return None
             self.newest_s = board.clock.monotonic_s()
             board.count(received=1)
-            if not self.delivered or board.status.health != "live":
+            if not self.delivered or board.now.health != "live":
                 board.show("live", "")
                 self._opened()
                 self.delivered = True
@@ -314,6 +357,9 @@ class _Attempt:
         with self._board.lock:
             if self._cut or self._board.is_cut:
                 return
+            if self._board.now.health == "waiting_for_publisher":  # one has come: a new silence
+                self.newest_s = self._board.clock.monotonic_s()
+                self._board.wake.set()
             self._board.show(health, reason, codec=codec)
             self._opened()
 

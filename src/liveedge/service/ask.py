@@ -134,6 +134,7 @@ class Asker:
                 found=found,
                 uploaded=uploaded,
                 load=lambda stream_id, index: stores[stream_id].load(index),
+                load_segment=lambda stream_id, indices: stores[stream_id].segment(indices).load,
                 is_exact=lambda stream_id, index: stores[stream_id].is_exact(index),
             )
             prompt, prepared = await self._prepare(engine, question, parts, media, course)

@@ -33,6 +33,8 @@ from liveedge.service.question import FrameUse, TextContent, Turn
 from liveedge.service.uploads import Uploaded, UploadedFrame
 
 Load: TypeAlias = Callable[[str, int], NDArray[np.uint8]]  # stream id and index to RGB; may raise
+LoadOne: TypeAlias = Callable[[int], NDArray[np.uint8]]
+LoadSegment: TypeAlias = Callable[[str, Sequence[int]], LoadOne]  # stream id and indices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +96,15 @@ class Media:
     found: Mapping[str, Found]
     uploaded: Mapping[str, Uploaded]
     load: Load
+    # Frames that are decoded together where they are asked for in order, as `FrameStore.segment`.
+    load_segment: LoadSegment | None = None
     is_exact: Callable[[str, int], bool] = lambda _stream_id, _index: True  # as of FrameStore
+
+    def loader(self, stream_id: str, indices: Sequence[int]) -> LoadOne:
+        """Loads these frames, each as often as it is named."""
+        if self.load_segment is None:
+            return partial(self.load, stream_id)
+        return self.load_segment(stream_id, indices)
 
 
 def make_prompt(turns: Sequence[Turn], parts: Sequence[Sequence[Part]], media: Media) -> Prompt:
@@ -117,7 +127,8 @@ def _engine_parts(part: Part, media: Media, shown: list[Shown]) -> Sequence[Engi
             return [TextPart(part.text)]
         case Reference() if isinstance(part.ref, ImageRef):
             (pick,) = media.found[part.where].picks
-            shown.append(_streamed(pick, media, time_s=0.0))
+            load = partial(media.load, pick.stream_id)
+            shown.append(_streamed(pick, media, load=load, time_s=0.0))
             return [ImagePart(frame=shown[-1].frame, max_pixels=part.ref.max_pixels)]
         case Reference():
             pairs = _stream_pairs(media.found[part.where].picks, media)
@@ -144,11 +155,15 @@ def _videos(
 
 def _stream_pairs(picks: Sequence[Pick], media: Media) -> list[Pair]:
     began_ms = picks[0].stream_time_ms
+    pairs = pair_ticks(picks)
+    load = media.loader(picks[0].stream_id, [pick.index for pair in pairs for pick in pair])
     shown = {
-        pick.index: _streamed(pick, media, time_s=(pick.stream_time_ms - began_ms) / 1000)
+        pick.index: _streamed(
+            pick, media, load=load, time_s=(pick.stream_time_ms - began_ms) / 1000
+        )
         for pick in picks
     }
-    return [(shown[a.index], shown[b.index]) for a, b in pair_ticks(picks)]
+    return [(shown[a.index], shown[b.index]) for a, b in pairs]
 
 
 def _clip_pairs(frames: Sequence[UploadedFrame], media: Media) -> list[Pair]:
@@ -163,12 +178,12 @@ def _clip_pairs(frames: Sequence[UploadedFrame], media: Media) -> list[Pair]:
     return pairs
 
 
-def _streamed(pick: Pick, media: Media, *, time_s: float) -> Shown:
+def _streamed(pick: Pick, media: Media, *, load: LoadOne, time_s: float) -> Shown:
     frame = FrameInput(
         key=f"{media.tenant}/{pick.stream_id}/{pick.index}",
         width=pick.width,
         height=pick.height,
-        load=partial(media.load, pick.stream_id, pick.index),
+        load=partial(load, pick.index),
         is_exact=partial(media.is_exact, pick.stream_id, pick.index),
         time_s=time_s,
     )

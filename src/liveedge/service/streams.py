@@ -1,6 +1,7 @@
 """The streams: who owns which, how long they live, what is known of each.
 
 Owns    every stream's frames and source, the lease of the active and the tombstone of the ended.
+        With a registry all of them outlive the process: `resume` goes on where it ended.
 Thread  the event loop. What blocks (opening, decoding, joining threads) runs in workers.
 Never   tells a tenant about another's stream, or repeats the URL of a source.
 
@@ -9,16 +10,24 @@ Invariants
 2. The lease ends `LEASE_S` after the later of creation and keepalive; nothing else renews it.
 3. An ended stream holds no frame; its last counters stay for `TOMBSTONE_S`.
 4. The reserved memory of all streams that are active or opening never exceeds the budget.
+5. With a registry: a stream that was answered for is in it, and the frames of one that has ended are
+   deleted only after it knows that.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import uuid
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
 from liveedge.core.clock import Clock
 from liveedge.core.errors import (
+    SourceUnavailable,
     StreamLimitReached,
     StreamNotFound,
     StreamStateInvalid,
@@ -27,10 +36,16 @@ from liveedge.core.errors import (
 from liveedge.core.tasks import TaskSet
 from liveedge.frames.frame import Frame
 from liveedge.frames.store import FrameStore
+from liveedge.media.published import PublishedSource
+from liveedge.media.source import SourceStatus
+from liveedge.service.registry import ActiveRow, EndedRow, Registry
 from liveedge.service.sources import PUSHED, Pipeline, SourceSpec
+from liveedge.service.state_dir import remove
 from liveedge.service.totals import StreamTotals
 from liveedge.service.view import EndReason, LifeView, StreamView, make_view
 from liveedge.service.workers import Workers
+
+log = logging.getLogger("liveedge.service")
 
 LEASE_S = 300
 TOMBSTONE_S = 300
@@ -46,6 +61,16 @@ class StreamLimits:
     max_streams_per_tenant: int = 16
     reserved_bytes: int = 4 << 30
     reserved_bytes_per_stream: int = 320 << 20
+    disk_bytes_per_stream: int = 256 << 20  # where there is a registry
+
+
+class MakePipeline(Protocol):
+    """`service.sources.Pipelines.make`."""
+
+    def __call__(self, stream_id: str, spec: SourceSpec, *, resumed: bool = False) -> Pipeline:
+        """Blocking. `resumed`: on the frames of an earlier life, and whatever the policy says of its
+        source now, which is then the reason why nothing comes."""
+        ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,12 +79,24 @@ class _Active:
 
     id: str
     tenant: str
-    source_type: str
+    spec: SourceSpec
     created_at_ms: int
     expires_s: float  # monotonic
     expires_at_ms: int  # the same on the wall clock
     pipeline: Pipeline
     last_pull_ms: int | None = None
+    finished: SourceStatus | None = None  # of a source from which nothing will ever come again
+
+    @property
+    def row(self) -> ActiveRow:
+        return ActiveRow(
+            id=self.id,
+            tenant=self.tenant,
+            spec=self.spec,
+            created_at_ms=self.created_at_ms,
+            expires_at_ms=self.expires_at_ms,
+            finished=None if self.finished is None else self.finished.reason,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,14 +115,16 @@ class Streams:
         self,
         *,
         clock: Clock,
-        make_pipeline: Callable[[str, SourceSpec], Pipeline],
+        make_pipeline: MakePipeline,
         limits: StreamLimits,
         workers: Workers,
+        registry: Registry | None = None,
     ) -> None:
         self._clock = clock
         self._make_pipeline = make_pipeline
         self._limits = limits
         self._workers = workers
+        self._registry = registry
         self._active: dict[str, _Active] = {}
         self._ended: dict[str, _Ended] = {}
         self._past = StreamTotals()  # of all that ended
@@ -101,16 +140,56 @@ class Streams:
 
     # ── the life of a stream ──
 
+    async def resume(self) -> None:
+        """Go on with the streams of the server's earlier life. Comes before `start`.
+
+        Returns without waiting for cameras: they are reconnected for as long as their streams live.
+        """
+        if self._registry is None:
+            return
+        self._registry.start()
+        rows = self._registry.rows
+        for row in rows:
+            if isinstance(row, EndedRow):
+                self._ended[row.id] = self._tombstone(row.tenant, row.view)
+        active = [row for row in rows if isinstance(row, ActiveRow)]
+        for orphan in self._registry.folder.orphans({row.id for row in active}):
+            self._delete_soon(orphan)
+        results = await asyncio.gather(
+            *(self._resume(row) for row in active), return_exceptions=True
+        )
+        for row, error in zip(active, results, strict=True):
+            if error is not None:  # the others are not to pay for it
+                log.error("stream %s could not be brought back", row.id, exc_info=error)
+        self._end_what_does_not_fit()
+        self._reap()
+        if active:
+            log.info("%d streams go on", len(self._active))
+
     def start(self) -> None:
         """Begin to end streams whose lease runs out, without anybody asking for them."""
         self._sweeping.start(self._sweep_for_ever(), name="sweeper")
 
     async def close(self) -> None:
-        """End every stream and wait until its threads are over."""
+        """Wait until all threads are over. Streams end; with a registry they wait for `resume`."""
         await self._sweeping.close()
-        for stream in list(self._active.values()):
-            self._end(stream, "deleted")
+        self._reap()
+        streams = list(self._active.values())
+        for stream in streams:
+            if self._registry is None:
+                self._end(stream, "deleted")
+            else:
+                stream.pipeline.feed.stop(
+                    timeout_s=0
+                )  # all at once; then one need not be waited for
+        for stream in streams if self._registry is not None else ():
+            self._closing.start(
+                self._closers.run(stream.pipeline.suspend), name=f"suspend {stream.id}"
+            )
         await self._closing.wait()
+        if self._registry is not None:
+            await self._closers.run(self._registry.close)
+            self._registry.folder.close()
         self._closers.close()
 
     async def create(self, tenant: str, spec: SourceSpec) -> StreamView:
@@ -125,17 +204,18 @@ class Streams:
         self._opening[stream_id] = tenant
         try:
             pipeline = await self._opened(stream_id, spec)
+            stream = _Active(
+                id=stream_id,
+                tenant=tenant,
+                spec=spec,
+                created_at_ms=self._clock.wall_ms(),
+                expires_s=self._clock.monotonic_s() + LEASE_S,
+                expires_at_ms=self._clock.wall_ms() + LEASE_S * 1000,
+                pipeline=pipeline,
+            )
+            await self._kept(stream)
         finally:
             del self._opening[stream_id]
-        stream = _Active(
-            id=stream_id,
-            tenant=tenant,
-            source_type=spec.type,
-            created_at_ms=self._clock.wall_ms(),
-            expires_s=self._clock.monotonic_s() + LEASE_S,
-            expires_at_ms=self._clock.wall_ms() + LEASE_S * 1000,
-            pipeline=pipeline,
-        )
         self._active[stream_id] = stream
         return self._view(stream)
 
@@ -144,6 +224,7 @@ class Streams:
         stream = self._own(tenant, stream_id)
         stream.expires_s = self._clock.monotonic_s() + LEASE_S
         stream.expires_at_ms = self._clock.wall_ms() + LEASE_S * 1000
+        self._put(stream)
         return self._view(stream)
 
     def delete(self, tenant: str, stream_id: str) -> None:
@@ -152,6 +233,12 @@ class Streams:
         ended = self._ended.get(stream_id)
         if ended is None or ended.tenant != tenant:
             self._end(self._own(tenant, stream_id), "deleted")
+
+    async def settled(self) -> None:
+        """Return once a restart would know all that has happened, if the disk lets it."""
+        if self._registry is not None:
+            with suppress(StreamLimitReached):  # logged, and tried again
+                await self._registry.saved()
 
     # ── looking at streams ──
 
@@ -174,7 +261,8 @@ class Streams:
         """Sums over every tenant's streams, for whoever runs the server."""
         self._reap()
         views = [self._view(stream) for stream in self._active.values()]
-        return self._past.with_active(views, opening=len(self._opening))
+        unsaved = 0 if self._registry is None else self._registry.n_waiting
+        return self._past.with_active(views, opening=len(self._opening), unsaved=unsaved)
 
     def own_store(self, tenant: str, stream_id: str) -> FrameStore:
         """The frames of the tenant's stream. Someone else's stream is not found."""
@@ -184,6 +272,20 @@ class Streams:
         """The frames of several streams. Someone else's raises StreamUnauthorized."""
         self._reap()
         return {stream_id: self._named(tenant, stream_id) for stream_id in stream_ids}
+
+    def publisher_entrance(self, stream_id: str) -> PublishedSource:
+        """Where the stream's publishers come in. Whoever asks has checked their token, which is of
+        no key. Raises StreamNotFound or StreamStateInvalid."""
+        self._reap()
+        stream = self._active.get(stream_id)
+        if stream is None:
+            raise _not_found(stream_id)
+        if stream.pipeline.published is None:
+            raise StreamStateInvalid(
+                f"stream {stream_id} has a source of type {stream.spec.type}; only a stream created"
+                " with a source of type livekit or whip takes publishers"
+            )
+        return stream.pipeline.published
 
     @property
     def n_active(self) -> int:
@@ -208,7 +310,7 @@ class Streams:
         pushed = stream.pipeline.pushed
         if pushed is None:
             raise StreamStateInvalid(
-                f"stream {stream_id} has a source of type {stream.source_type}; frames can only be"
+                f"stream {stream_id} has a source of type {stream.spec.type}; frames can only be"
                 " pushed into a stream created with a source of type push"
             )
         return await self._workers.run(lambda: pushed.push(data, captured_at_ms=captured_at_ms))
@@ -235,7 +337,7 @@ class Streams:
             )
 
     async def _opened(self, stream_id: str, spec: SourceSpec) -> Pipeline:
-        pipeline = await self._workers.run(lambda: self._make_pipeline(stream_id, spec))
+        pipeline = await self._workers.run(lambda: self._made(stream_id, spec))
         has_opened = False
         try:
             pipeline.feed.start()
@@ -245,6 +347,68 @@ class Streams:
             if not has_opened:
                 self._close_soon(pipeline, stream_id)
         return pipeline
+
+    def _made(self, stream_id: str, spec: SourceSpec) -> Pipeline:
+        """Blocking."""
+        if self._registry is not None:
+            self._registry.folder.require_room(self._limits.disk_bytes_per_stream)
+        return self._make_pipeline(stream_id, spec)
+
+    async def _kept(self, stream: _Active) -> None:
+        """Have the registry know the stream, or close it again."""
+        if self._registry is None:
+            return
+        is_kept = False
+        try:
+            self._registry.put(stream.row)
+            await self._registry.saved()
+            is_kept = True
+        finally:
+            if not is_kept:
+                self._registry.forget(stream.id)
+                self._close_soon(stream.pipeline, stream.id)
+
+    async def _resume(self, row: ActiveRow) -> None:
+        # By the threads that end streams: there are more of them, and nobody waits for those yet.
+        pipeline = await self._closers.run(
+            lambda: self._make_pipeline(row.id, row.spec, resumed=True)
+        )
+        # A wall clock that was set back in between must not make a lease longer than any.
+        left_ms = min(row.expires_at_ms - self._clock.wall_ms(), LEASE_S * 1000)
+        stream = _Active(
+            id=row.id,
+            tenant=row.tenant,
+            spec=row.spec,
+            created_at_ms=row.created_at_ms,
+            expires_s=self._clock.monotonic_s() + left_ms / 1000,
+            expires_at_ms=self._clock.wall_ms() + left_ms,
+            pipeline=pipeline,
+        )
+        if row.finished is not None:
+            stream.finished = SourceStatus(health="ended", reason=row.finished)
+        self._active[row.id] = stream
+        self._past.discount(self._view(stream))
+        if left_ms <= 0 or row.finished is not None:
+            return
+        pipeline.feed.resume()
+        if pipeline.pushed is not None or pipeline.published is not None:
+            with suppress(SourceUnavailable):
+                await pipeline.feed.opened()  # at once; its clients may come as soon as we answer
+
+    def _end_what_does_not_fit(self) -> None:
+        """The server may have been started with less memory than the last time."""
+        limits = self._limits
+        most = min(
+            limits.max_streams, limits.reserved_bytes // max(1, limits.reserved_bytes_per_stream)
+        )
+        oldest_first = sorted(self._active.values(), key=lambda stream: stream.created_at_ms)
+        for stream in oldest_first[most:]:
+            log.warning(
+                "stream %s is ended: there is room for %d streams now (max_streams, streams_mb)",
+                stream.id,
+                most,
+            )
+            self._end(stream, "deleted")
 
     def _own(self, tenant: str, stream_id: str) -> _Active:
         self._reap()
@@ -268,22 +432,44 @@ class Streams:
             self._end(stream, "expired")
         for stream_id in [i for i, e in self._ended.items() if e.forget_s <= now_s]:
             del self._ended[stream_id]
+            if self._registry is not None:
+                self._registry.forget(stream_id)
 
     def _end(self, stream: _Active, reason: EndReason) -> None:
-        is_expired = reason == "expired"
-        at_s = stream.expires_s if is_expired else self._clock.monotonic_s()
-        at_ms = stream.expires_at_ms if is_expired else self._clock.wall_ms()
+        at_ms = stream.expires_at_ms if reason == "expired" else self._clock.wall_ms()
         view = self._view(stream, ended_at_ms=at_ms, end_reason=reason)
         del self._active[stream.id]
-        ended = _Ended(tenant=stream.tenant, view=view, forget_s=at_s + TOMBSTONE_S)
-        self._ended[stream.id] = ended
+        self._ended[stream.id] = self._tombstone(stream.tenant, view)
+        if self._registry is not None:
+            row = EndedRow(tenant=stream.tenant, expires_at_ms=stream.expires_at_ms, view=view)
+            self._registry.put(row)
         for listener in self._listeners:
             listener(stream.id)
         self._past.count(view)
         self._close_soon(stream.pipeline, stream.id)
 
+    def _tombstone(self, tenant: str, view: StreamView) -> _Ended:
+        ended_ms_ago = self._clock.wall_ms() - (view.ended_at_ms or 0)
+        left_s = min(TOMBSTONE_S - ended_ms_ago / 1000, TOMBSTONE_S)
+        return _Ended(tenant=tenant, view=view, forget_s=self._clock.monotonic_s() + left_s)
+
+    def _put(self, stream: _Active) -> None:
+        if self._registry is not None:
+            self._registry.put(stream.row)
+
     def _close_soon(self, pipeline: Pipeline, stream_id: str) -> None:
-        self._closing.start(self._closers.run(pipeline.close), name=f"close {stream_id}")
+        self._closing.start(self._close(pipeline, stream_id), name=f"close {stream_id}")
+
+    async def _close(self, pipeline: Pipeline, stream_id: str) -> None:
+        await self._closers.run(pipeline.close)
+        if self._registry is not None:
+            await self.settled()
+            folder = self._registry.folder.frames_of(stream_id)
+            await self._closers.run(lambda: FrameStore.forget(folder))
+
+    def _delete_soon(self, folder: Path) -> None:
+        log.info("%s belongs to no stream and is deleted", folder)
+        self._closing.start(self._closers.run(lambda: remove(folder)), name=f"delete {folder.name}")
 
     def _view(
         self,
@@ -293,24 +479,33 @@ class Streams:
         end_reason: EndReason | None = None,
     ) -> StreamView:
         counters = stream.pipeline.store.counters()
-        if stream.source_type not in PUSHED:
+        if stream.spec.type not in PUSHED:
             stream.last_pull_ms = _stepped(stream.last_pull_ms, counters.last_frame_at_ms)
         life = LifeView(
             id=stream.id,
-            source_type=stream.source_type,
+            source_type=stream.spec.type,
             created_at_ms=stream.created_at_ms,
             expires_at_ms=stream.expires_at_ms if ended_at_ms is None else None,
             ttl_seconds=LEASE_S,
             ended_at_ms=ended_at_ms,
             end_reason=end_reason,
         )
-        status = stream.pipeline.feed.status()
+        status = stream.finished or stream.pipeline.feed.status()
         return make_view(life, counters, status, last_pull_ms=stream.last_pull_ms)
 
     async def _sweep_for_ever(self) -> None:
         while True:
             await self._clock.sleep(SWEEP_EVERY_S)
             self._reap()
+            self._note_finished()
+
+    def _note_finished(self) -> None:
+        """A file that has been played is not played again after a restart."""
+        for stream in self._active.values() if self._registry is not None else ():
+            status = stream.pipeline.feed.status()
+            if stream.finished is None and status.health == "ended":
+                stream.finished = status
+                self._put(stream)
 
 
 def _not_found(stream_id: str) -> StreamNotFound:

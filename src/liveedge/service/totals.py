@@ -18,6 +18,7 @@ class StreamTotals:
 
     active: int = 0
     opening: int = 0
+    unsaved: int = 0  # of which the state folder does not know the newest yet
     retained_frames: int = 0
     memory_bytes: int = 0
     reserved_bytes: int = 0
@@ -39,10 +40,21 @@ class StreamTotals:
         if view.end_reason is not None:
             self.ended[view.end_reason] += 1
 
-    def with_active(self, views: Iterable[StreamView], *, opening: int) -> StreamTotals:
+    def discount(self, view: StreamView) -> None:
+        """Take off what a stream had counted before this server was started."""
+        self.frames -= view.retained_frame_count + view.evicted_frame_count
+        self.evicted.subtract(view.evicted)
+        self.dropped.subtract(view.dropped)
+        self.corrupt_frames -= view.corrupt_frames
+        self.reconnects -= view.reconnects
+
+    def with_active(
+        self, views: Iterable[StreamView], *, opening: int, unsaved: int
+    ) -> StreamTotals:
         """These sums and those of the streams that are active now."""
         now = StreamTotals(
             opening=opening,
+            unsaved=unsaved,
             frames=self.frames,
             evicted=self.evicted.copy(),
             dropped=self.dropped.copy(),

@@ -328,6 +328,7 @@ def prefix_of(
         found=dict(zip(places, found, strict=True)),
         uploaded={},
         load=lambda stream_id, index: stores[stream_id].load(index),
+        load_segment=lambda stream_id, indices: stores[stream_id].segment(indices).load,
         is_exact=lambda stream_id, index: stores[stream_id].is_exact(index),
     )
     prompt = make_prompt(plan.turns, plan.parts, media)

@@ -18,6 +18,15 @@ class OfferInvalid(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IceServer:
+    """A STUN or TURN server, for publishers and for us."""
+
+    url: str  # stun:host:port, turn:host:port?transport=udp or turns:...
+    username: str | None = None
+    credential: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionStats:
     """A connection in numbers, for people and metrics."""
 

@@ -1,0 +1,250 @@
+"""HLS playlists (RFC 8216): what to fetch and in which order. Pure: text in, facts out.
+
+Addresses come out absolute; whether they may be fetched is decided by who fetches.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, replace
+from urllib.parse import urljoin
+
+MAX_LINES = 100_000  # a day of two-second segments
+_ATTRIBUTE = re.compile(r'([A-Z0-9-]+)=("[^"]*"|[^,]*)')
+_CODED_VIDEO = ("avc", "hvc", "hev", "vp0", "av01", "mp4v", "dvh")
+_DEFAULT_TARGET_S = 10.0
+_MAX_TARGET_S = 60.0
+
+
+class PlaylistInvalid(Exception):
+    """Not a playlist, or none that can be played; says why. Caught by whoever fetched it."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Bytes to fetch."""
+
+    url: str
+    first_byte: int | None = None  # with n_bytes: a range of the resource
+    n_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """How a segment is encrypted: AES-128, the only way that is read."""
+
+    url: str
+    iv: bytes | None  # None: the segment's number
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A few seconds of the stream."""
+
+    number: int
+    seconds: float
+    part: Part
+    head: Part | None  # what a decoder of fragmented MP4 needs before
+    key: Key | None
+    run: int  # segments of one run continue each other
+
+
+@dataclass(frozen=True, slots=True)
+class MediaPlaylist:
+    """The segments there are now."""
+
+    segments: tuple[Segment, ...]
+    target_s: float  # no segment is longer
+    is_over: bool  # nothing will be added
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One of several qualities of the same stream."""
+
+    url: str
+    bits_per_s: int
+    pixels: int
+    has_video: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MasterPlaylist:
+    """The qualities that there are."""
+
+    variants: tuple[Variant, ...]
+
+    def best(self) -> Variant:
+        """The largest picture, and of those the highest rate."""
+        with_video = [variant for variant in self.variants if variant.has_video]
+        if not with_video:
+            raise PlaylistInvalid("no video track: the playlist offers sound only")
+        return max(with_video, key=lambda variant: (variant.pixels, variant.bits_per_s))
+
+
+def parse_playlist(text: str, *, url: str) -> MediaPlaylist | MasterPlaylist:
+    """`url` is where it was found in the end: addresses in it are relative to that."""
+    lines = [line.strip() for line in text.removeprefix("\ufeff").splitlines()]
+    if not lines or not lines[0].startswith("#EXTM3U"):
+        raise PlaylistInvalid("what answers there is not an HLS playlist")
+    if len(lines) > MAX_LINES:
+        raise PlaylistInvalid(f"the playlist has more than {MAX_LINES} lines")
+    if any(line.startswith("#EXT-X-STREAM-INF:") for line in lines):
+        return _master(lines, url)
+    return _Reader(url).read(lines)
+
+
+def _master(lines: list[str], url: str) -> MasterPlaylist:
+    variants: list[Variant] = []
+    info: dict[str, str] | None = None
+    for line in lines:
+        if line.startswith("#EXT-X-STREAM-INF:"):
+            info = _attributes(line)
+        elif info is not None and line and not line.startswith("#"):
+            codecs = info.get("CODECS", "")
+            width, _, height = info.get("RESOLUTION", "0x0").partition("x")
+            variants.append(
+                Variant(
+                    url=_absolute(line, url),
+                    bits_per_s=_whole(info.get("BANDWIDTH", "0")),
+                    pixels=_whole(width) * _whole(height),
+                    has_video=not codecs or any(name in codecs for name in _CODED_VIDEO),
+                )
+            )
+            info = None
+    if not variants:
+        raise PlaylistInvalid("the playlist names no stream")
+    return MasterPlaylist(tuple(variants))
+
+
+class _Reader:
+    """State that tags set for the segments below them."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._segments: list[Segment] = []
+        self._number = 0
+        self._run = 0
+        self._seconds = 0.0
+        self._target_s = _DEFAULT_TARGET_S
+        self._is_over = False
+        self._head: Part | None = None
+        self._key: Key | None = None
+        self._range: tuple[int | None, int] | None = None
+        self._next_byte: dict[str, int] = {}
+
+    def read(self, lines: list[str]) -> MediaPlaylist:
+        for line in lines:
+            if line.startswith("#EXT"):
+                self._tag(line)
+            elif line and not line.startswith("#"):
+                self._segment(line)
+        return MediaPlaylist(tuple(self._segments), self._target_s, self._is_over)
+
+    def _tag(self, line: str) -> None:
+        name, _, value = line.partition(":")
+        match name:
+            case "#EXTINF":
+                self._seconds = _seconds(value.partition(",")[0])
+            case "#EXT-X-TARGETDURATION":
+                self._target_s = min(max(_seconds(value), 0.5), _MAX_TARGET_S)
+            case "#EXT-X-MEDIA-SEQUENCE":
+                self._number = _whole(value)
+            case "#EXT-X-DISCONTINUITY-SEQUENCE":
+                self._run = _whole(value)
+            case "#EXT-X-DISCONTINUITY":
+                self._run += 1
+            case "#EXT-X-ENDLIST":
+                self._is_over = True
+            case "#EXT-X-BYTERANGE":
+                self._range = _range(value)
+            case "#EXT-X-MAP":
+                self._map(_attributes(line))
+            case "#EXT-X-KEY":
+                self._take_key(_attributes(line))
+            case _:
+                pass  # of no use here
+
+    def _segment(self, line: str) -> None:
+        part = self._part(_absolute(line, self._url), self._range)
+        self._segments.append(
+            Segment(self._number, self._seconds, part, self._head, self._key, self._run)
+        )
+        self._number += 1
+        self._seconds = 0.0
+        self._range = None
+
+    def _part(self, url: str, wanted: tuple[int | None, int] | None) -> Part:
+        if wanted is None:
+            return Part(url)
+        first, n_bytes = wanted
+        first = self._next_byte.get(url, 0) if first is None else first
+        self._next_byte[url] = first + n_bytes
+        return Part(url, first, n_bytes)
+
+    def _map(self, attributes: dict[str, str]) -> None:
+        where = attributes.get("URI")
+        if not where:
+            raise PlaylistInvalid("the playlist is malformed: EXT-X-MAP without a URI")
+        wanted = attributes.get("BYTERANGE")
+        part = Part(_absolute(where, self._url))
+        if wanted:
+            first, n_bytes = _range(wanted)
+            part = replace(part, first_byte=first or 0, n_bytes=n_bytes)
+        self._head = part
+
+    def _take_key(self, attributes: dict[str, str]) -> None:
+        method = attributes.get("METHOD", "NONE")
+        if method == "NONE":
+            self._key = None
+            return
+        if method != "AES-128" or attributes.get("KEYFORMAT", "identity") != "identity":
+            raise PlaylistInvalid("the stream is protected in a way that cannot be read")
+        where = attributes.get("URI")
+        if not where:
+            raise PlaylistInvalid("the playlist is malformed: EXT-X-KEY without a URI")
+        self._key = Key(_absolute(where, self._url), _initial(attributes.get("IV")))
+
+
+def _attributes(line: str) -> dict[str, str]:
+    return {name: value.strip('"') for name, value in _ATTRIBUTE.findall(line.partition(":")[2])}
+
+
+def _absolute(where: str, base: str) -> str:
+    try:
+        return urljoin(base, where)
+    except ValueError as error:
+        raise PlaylistInvalid("the playlist is malformed: an address in it is none") from error
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        return 0.0
+    return seconds if math.isfinite(seconds) and seconds > 0 else 0.0
+
+
+def _whole(text: str) -> int:
+    digits = text.strip()
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 20 else 0
+
+
+def _range(text: str) -> tuple[int | None, int]:
+    n_bytes, at, first = text.partition("@")
+    return (_whole(first) if at else None), _whole(n_bytes)
+
+
+def _initial(text: str | None) -> bytes | None:
+    if text is None:
+        return None
+    digits = text[2:] if text[:2] in ("0x", "0X") else text
+    try:
+        return bytes.fromhex(digits.rjust(32, "0"))[-16:]
+    except ValueError as error:
+        raise PlaylistInvalid("the playlist is malformed: its IV is not a number") from error

@@ -1,0 +1,286 @@
+"""HTTP for what playlists name: every address is judged, every wait has an end.
+
+Owns    one connection per request; nothing is kept open, no proxy is used.
+Judged  each URL, those of redirects too, and the address that its name resolves to; the connection
+        goes to that very address.
+Never   opens anything but http and https, sends a password to another host than the one it was
+        given for, or repeats a URL in a message.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import socket
+import ssl
+import threading
+from dataclasses import dataclass
+from http.client import HTTPException, HTTPResponse
+from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote, urljoin, urlsplit
+
+from liveedge.core.clock import Clock
+from liveedge.core.errors import SourceUnavailable
+from liveedge.media.playlist import Part
+from liveedge.media.pull import resolve
+from liveedge.media.pull_policy import PullPolicy, PullTarget, check_pull_url
+from liveedge.media.source import SourceLost
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+_SCHEMES = ("http", "https")
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_AS_WRITTEN = "/%:=&?~#+!$,;'@()*[]-._"
+_LOOK_S = 0.25  # how soon a waiting read notices that it shall stop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebLimits:
+    """Patience with a web server."""
+
+    connect_s: float = 5.0
+    answer_s: float = 10.0  # until its headers have come
+    silence_s: float = 5.0  # between two pieces of a body
+    whole_s: float = 120.0  # for one body, as fast as it is read
+    max_redirects: int = 5
+
+
+class Web:
+    """Fetches for one source. One thread at a time."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        policy: PullPolicy,
+        clock: Clock,
+        limits: WebLimits | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._policy = policy
+        self._clock = clock
+        self._limits = limits or WebLimits()
+        self._tls = tls  # made when it is first needed: it reads all certificates of the machine
+        target = check_pull_url(url, policy=policy, schemes=_SCHEMES)
+        self._origin = (target.scheme, target.host, target.port)
+        self._login = _login(url)
+
+    def get(self, part: Part, stopping: threading.Event, *, reading_s: float = 0.0) -> WebBody:
+        """The answer's body, once its headers are there. Raises SourceLost.
+
+        `reading_s` is how long the reader itself takes.
+        """
+        url = part.url
+        for _ in range(self._limits.max_redirects + 1):
+            target = self._judged(url)
+            response, connection = self._ask(url, target, part, stopping)
+            if response.status not in _REDIRECTS:
+                connection.allow(self._limits.whole_s + reading_s)
+                return self._body(url, response, connection, part)
+            where = response.headers.get("Location", "")
+            connection.close()
+            try:
+                url = urljoin(url, where)
+            except ValueError as error:
+                raise SourceLost("the server redirects to an address that is none") from error
+        raise SourceLost("the server redirects in circles")
+
+    def _judged(self, url: str) -> PullTarget:
+        try:
+            return check_pull_url(url, policy=self._policy, schemes=_SCHEMES)
+        except SourceUnavailable as error:
+            raise SourceLost(error.message, hopeless=True) from error
+
+    def _ask(
+        self, url: str, target: PullTarget, part: Part, stopping: threading.Event
+    ) -> tuple[HTTPResponse, _Connection]:
+        connection = self._connect(target, stopping)
+        try:
+            connection.send(self._request(url, target, part))
+            response = HTTPResponse(connection, method="GET")  # type: ignore[arg-type]  # makefile is all it uses
+            response.begin()
+        except (HTTPException, ValueError) as error:
+            connection.close()
+            raise SourceLost("what answers there is not a web server") from error
+        except OSError as error:
+            connection.close()
+            raise _lost(error) from error
+        return response, connection
+
+    def _connect(self, target: PullTarget, stopping: threading.Event) -> _Connection:
+        address = resolve(target, self._policy)
+        limits = self._limits
+        try:
+            plain = socket.create_connection((str(address), target.port), timeout=limits.connect_s)
+        except OSError as error:
+            raise _lost(error) from error
+        try:
+            sock = plain
+            if target.scheme == "https":
+                self._tls = self._tls or ssl.create_default_context()
+                sock = self._tls.wrap_socket(plain, server_hostname=target.host)
+        except OSError as error:
+            plain.close()
+            raise _lost(error) from error
+        return _Connection(sock, clock=self._clock, limits=limits, stopping=stopping)
+
+    def _request(self, url: str, target: PullTarget, part: Part) -> bytes:
+        parts = urlsplit(url)
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        path = quote(path, safe=_AS_WRITTEN)  # what its author did not escape
+        host = f"[{target.host}]" if ":" in target.host else target.host
+        lines = [
+            f"GET {path} HTTP/1.1",
+            f"Host: {host}:{target.port}",
+            "Accept: */*",
+            "Accept-Encoding: identity",
+            "User-Agent: liveedge",
+            "Connection: close",
+        ]
+        if self._login and (target.scheme, target.host, target.port) == self._origin:
+            lines.append(f"Authorization: Basic {self._login}")
+        if part.n_bytes is not None:
+            first = part.first_byte or 0
+            lines.append(f"Range: bytes={first}-{first + part.n_bytes - 1}")
+        return "\r\n".join([*lines, "", ""]).encode()
+
+    def _body(
+        self, url: str, response: HTTPResponse, connection: _Connection, part: Part
+    ) -> WebBody:
+        status = response.status
+        if status == (206 if part.n_bytes is not None else 200):
+            return WebBody(url, response, connection)
+        connection.close()
+        if status == 200:
+            raise SourceLost("the server cannot send parts of a file")
+        for statuses, reason, hopeless in _STATUSES:
+            if status in statuses:
+                raise SourceLost(reason, hopeless=hopeless)
+        raise SourceLost(f"the server answers with status {status}")
+
+
+class WebBody:
+    """The bytes of one answer, and where they were found in the end."""
+
+    def __init__(self, url: str, response: HTTPResponse, connection: _Connection) -> None:
+        self.url = url
+        self._response = response
+        self._connection = connection
+
+    def read(self, n_bytes: int) -> bytes:
+        """Up to so many bytes; empty at the end. Raises SourceLost."""
+        try:
+            data = self._response.read(n_bytes)
+        except HTTPException as error:
+            raise SourceLost("the connection broke") from error
+        except OSError as error:
+            raise _lost(error) from error
+        if not data and self._response.length:
+            raise SourceLost("the connection broke")
+        return data
+
+    def read_all(self, *, limit_bytes: int) -> bytes:
+        data = b""
+        while more := self.read(65_536):
+            data += more
+            if len(data) > limit_bytes:
+                raise SourceLost(f"the server sends more than {limit_bytes} bytes", hopeless=True)
+        return data
+
+    def close(self) -> None:
+        self._response.close()
+        self._connection.close()
+
+    def __enter__(self) -> WebBody:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Connection(io.RawIOBase):
+    """A socket whose reads end: by deadline, by silence, or because the source shall stop."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        *,
+        clock: Clock,
+        limits: WebLimits,
+        stopping: threading.Event,
+    ) -> None:
+        self._sock = sock
+        self._clock = clock
+        self._silence_s = limits.silence_s
+        self._stopping = stopping
+        self._sock.settimeout(limits.silence_s)
+        self._until_s = clock.monotonic_s() + limits.answer_s
+
+    def allow(self, seconds: float) -> None:
+        """A new deadline, from now."""
+        self._until_s = self._clock.monotonic_s() + seconds
+
+    def send(self, data: bytes) -> None:
+        self._sock.sendall(data)
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        return io.BufferedReader(self, 65_536)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        silent_until_s = self._clock.monotonic_s() + self._silence_s
+        self._sock.settimeout(_LOOK_S)
+        while True:
+            # At every piece: a server that sends one byte a second is never silent.
+            if self._stopping.is_set() or self._clock.monotonic_s() > self._until_s:
+                raise TimeoutError("no more time for this answer")
+            try:
+                return self._sock.recv_into(buffer)
+            except TimeoutError:
+                if self._clock.monotonic_s() > silent_until_s:
+                    raise
+
+    def close(self) -> None:
+        self._sock.close()
+        super().close()
+
+
+def _login(url: str) -> str | None:
+    parts = urlsplit(url.strip())
+    if parts.username is None:
+        return None
+    login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    return base64.b64encode(login.encode()).decode()
+
+
+def _lost(error: OSError) -> SourceLost:
+    for kind, reason, hopeless in _FAILURES:
+        if isinstance(error, kind):
+            return SourceLost(reason, hopeless=hopeless)
+    return SourceLost(f"connection failed ({type(error).__name__})")
+
+
+_FAILURES: tuple[tuple[type[OSError], str, bool], ...] = (
+    (
+        ssl.SSLCertVerificationError,
+        "TLS failed: the certificate of the server is not valid for its name, or not trusted",
+        True,
+    ),
+    (
+        ssl.SSLError,
+        "TLS failed: what answers there does not speak it, or not a version of today",
+        False,
+    ),
+    (TimeoutError, "timed out", False),
+    (ConnectionRefusedError, "connection refused", False),
+    (ConnectionError, "the connection broke", False),
+)
+_STATUSES: tuple[tuple[tuple[int, ...], str, bool], ...] = (
+    ((401,), "401 from the server: user name or password is missing or wrong", True),
+    ((403,), "403 from the server: this user may not see the video", True),
+    ((404, 410), "404 from the server: it has no such path", False),
+    (tuple(range(500, 600)), "the server reports an error of its own", False),
+)

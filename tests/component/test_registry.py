@@ -1,0 +1,381 @@
+"""The registry against a real SQLite: what it keeps, and what it does where the disk does not."""
+
+import asyncio
+import logging
+import sqlite3
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+
+import pytest
+
+from liveedge.core.clock import SystemClock
+from liveedge.core.errors import SettingsInvalid, StreamLimitReached
+from liveedge.service.registry import ActiveRow, EndedRow, Registry
+from liveedge.service.sources import SourceSpec
+from liveedge.service.state_dir import StateDir
+from liveedge.service.view import GapView, SourceView, StreamView
+from tests.serving import until
+
+PASSWORD = "s3cret-of-the-camera"
+URL = f"rtsp://admin:{PASSWORD}@10.0.0.7/live"
+
+
+def active(stream_id="one", *, expires_at_ms=2_000, **options):
+    return ActiveRow(
+        id=stream_id,
+        tenant="tenant",
+        spec=SourceSpec(type="rtsp", url=URL),
+        created_at_ms=1_000,
+        expires_at_ms=expires_at_ms,
+        **options,
+    )
+
+
+def ended(stream_id="one"):
+    view = StreamView(
+        id=stream_id,
+        state="ended",
+        source=SourceView(type="rtsp"),
+        last_pull=1_900,
+        stream_time_ms=800,
+        first_frame_at_ms=1_100,
+        last_frame_at_ms=1_900,
+        last_frame_index=24,
+        first_available_frame_at_ms=None,
+        first_available_frame_index=None,
+        created_at_ms=1_000,
+        recent_fps=0.0,
+        retained_frame_count=20,
+        evicted_frame_count=5,
+        expires_at_ms=None,
+        ttl_seconds=300,
+        ended_at_ms=2_000,
+        end_reason="expired",
+        audio=False,
+        health="ended",
+        health_reason="the stream has expired: no keepalive came",
+        width=64,
+        height=48,
+        codec="h264",
+        dropped={"undecodable": 2},
+        evicted={"retention": 5},
+        corrupt_frames=1,
+        reconnects=3,
+        gaps=(GapView(from_ms=1, to_ms=2),),
+        memory_bytes=0,
+        reserved_bytes=0,
+    )
+    return EndedRow(tenant="tenant", expires_at_ms=2_000, view=view)
+
+
+class Opened:
+    """A registry on a folder, closed and opened again at will."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __enter__(self):
+        self.folder = StateDir(self.path)
+        self.registry = Registry(self.folder, clock=SystemClock())
+        self.registry.start()
+        return self.registry
+
+    def __exit__(self, *_):
+        self.registry.close()
+        self.folder.close()
+
+    def kill(self):
+        """The lock goes, and nothing else happens, as with kill -9."""
+        self.folder.close()
+
+
+@pytest.fixture
+def opened(tmp_path):
+    return Opened(tmp_path / "state")
+
+
+async def test_rows_come_back_as_they_were_put(opened):
+    rows = (active("a", finished="the source has ended"), ended("b"), active("c"))
+    with opened as registry:
+        assert registry.rows == ()
+        for row in rows:
+            registry.put(row)
+        await registry.saved()
+    with opened as registry:
+        assert registry.rows == rows
+
+
+async def test_the_newest_row_of_a_stream_is_the_one_that_counts(opened):
+    with opened as registry:
+        for expires_at_ms in range(2_000, 2_050):
+            registry.put(active(expires_at_ms=expires_at_ms))
+        registry.put(active("gone"))
+        registry.forget("gone")
+        registry.forget("never known")
+        await registry.saved()
+        assert registry.n_waiting == 0
+    with opened as registry:
+        assert registry.rows == (active(expires_at_ms=2_049),)
+
+
+async def test_what_was_saved_needs_no_farewell(opened):
+    with opened as registry:
+        registry.put(active())
+        await registry.saved()
+        opened.kill()
+        with Opened(opened.path) as second:
+            assert second.rows == (active(),)
+
+
+async def test_what_waits_is_written_at_the_end(opened):
+    with opened as registry:
+        registry.put(active())
+    with opened as registry:
+        assert registry.rows == (active(),)
+
+
+@contextmanager
+def busy(registry):
+    """Somebody else writes to the file: the registry's thread waits in the middle of its own."""
+    with closing(sqlite3.connect(registry.folder.database)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.rollback()
+
+
+async def is_writing(registry):
+    """The thread has taken what waits. It shows nothing of that; it is given plenty of time."""
+    before = registry.n_waiting
+    for _ in range(20):
+        await asyncio.sleep(0.005)
+    assert registry.n_waiting == before
+
+
+async def test_a_change_that_comes_while_an_older_one_is_written_is_not_lost(opened):
+    with opened as registry:
+        with busy(registry):
+            registry.put(active(expires_at_ms=2_000))
+            await is_writing(registry)
+            registry.put(active(expires_at_ms=3_000))
+        await registry.saved()
+        assert registry.n_waiting == 0
+    with opened as registry:
+        assert registry.rows == (active(expires_at_ms=3_000),)
+
+
+async def test_an_end_while_something_is_written_loses_nothing(opened):
+    with opened as registry, ThreadPoolExecutor(1) as closer:
+        with busy(registry):
+            registry.put(active("a"))
+            await is_writing(registry)
+            registry.put(active("b"))
+            closing_ = closer.submit(registry.close)
+        closing_.result(10)
+    with opened as registry:
+        assert [row.id for row in registry.rows] == ["a", "b"]
+
+
+async def test_nothing_waits_where_nothing_was_told(opened):
+    with opened as registry:
+        await registry.saved()
+
+
+async def test_its_files_are_for_its_user_alone(opened):
+    with opened as registry:
+        registry.put(active())
+        await registry.saved()
+        modes = {
+            path.name: stat.S_IMODE(path.stat().st_mode)
+            for path in opened.path.glob("streams.sqlite3*")
+        }
+    assert modes == dict.fromkeys(
+        ("streams.sqlite3", "streams.sqlite3-wal", "streams.sqlite3-shm"), 0o600
+    )
+
+
+async def test_a_file_that_others_could_read_is_closed_to_them(opened):
+    opened.path.mkdir()
+    file = opened.path / "streams.sqlite3"
+    file.touch(0o644)
+    file.chmod(0o644)
+    with opened:
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+async def test_the_password_of_an_ended_stream_is_in_no_file(opened):
+    def found():
+        return [
+            path.name
+            for path in opened.path.rglob("*")
+            if path.is_file() and PASSWORD.encode() in path.read_bytes()
+        ]
+
+    with opened as registry:
+        registry.put(active())
+        await registry.saved()
+        assert found()
+        registry.put(ended())
+        await registry.saved()
+        assert found() == []
+        registry.put(active("two"))
+        registry.forget("two")
+        await registry.saved()
+        assert found() == []
+
+
+@pytest.mark.parametrize("damage", ["garbage", "middle", "other table", "cut"])
+async def test_a_damaged_file_is_set_aside_and_the_server_starts(opened, damage, caplog):
+    with opened as registry:
+        for i in range(200):
+            registry.put(active(f"stream {i}"))
+        await registry.saved()
+    path = opened.path / "streams.sqlite3"
+    whole = path.read_bytes()
+    if damage == "garbage":
+        path.write_bytes(b"\x00\xffnot a database" * 1000)
+    elif damage == "middle":
+        path.write_bytes(whole[:5000] + b"\xa5" * 5000 + whole[10000:])
+    elif damage == "cut":
+        path.write_bytes(whole[: len(whole) // 2 + 100])
+    else:
+        path.unlink()
+        database = sqlite3.connect(path)
+        database.execute("CREATE TABLE streams (id TEXT, other TEXT)")
+        database.close()
+    with opened as registry:
+        assert registry.rows == ()
+        registry.put(active())
+        await registry.saved()
+    assert "is damaged" in caplog.text
+    assert PASSWORD not in caplog.text
+    (aside,) = opened.path.glob("streams.sqlite3.damaged-*")
+    assert stat.S_IMODE(aside.stat().st_mode) & 0o077 == 0 or damage == "other table"
+    with opened as registry:
+        assert registry.rows == (active(),)
+
+
+async def test_a_row_that_cannot_be_read_costs_no_other(opened, caplog):
+    with opened as registry:
+        for name in ("good", "bad", "void"):
+            registry.put(active(name))
+        await registry.saved()
+    database = sqlite3.connect(opened.path / "streams.sqlite3")
+    database.execute("""UPDATE streams SET source = '{"url": 5}' WHERE id = 'bad'""")
+    database.execute("UPDATE streams SET source = NULL WHERE id = 'void'")
+    database.commit()
+    database.close()
+    with opened as registry:
+        assert registry.rows == (active("good"),)
+        assert caplog.text.count("cannot be read") == 2
+    caplog.clear()
+    with opened as registry:
+        assert registry.rows == (active("good"),)
+        assert caplog.text == ""  # they were deleted
+
+
+async def test_a_file_of_a_newer_version_is_left_alone(opened):
+    with opened as registry:
+        registry.put(active())
+    database = sqlite3.connect(opened.path / "streams.sqlite3")
+    database.execute("PRAGMA user_version = 99")
+    database.close()
+    folder = StateDir(opened.path)
+    with pytest.raises(
+        SettingsInvalid, match=r"newer liveedge: its version is 99, this one reads 1"
+    ):
+        Registry(folder, clock=SystemClock())
+    folder.close()
+    assert not list(opened.path.glob("*.damaged-*"))
+
+
+async def test_a_file_that_cannot_be_opened_is_told_with_its_place(tmp_path):
+    folder = StateDir(tmp_path)
+    folder.database.mkdir()
+    with pytest.raises(SettingsInvalid, match=r"streams.sqlite3 .*cannot be opened: .*directory"):
+        Registry(folder, clock=SystemClock())
+    folder.close()
+
+
+def refuse(registry):
+    """Let nothing more be written: a full disk, as SQLite sees it."""
+    (pages,) = registry._database.execute("PRAGMA page_count").fetchone()
+    registry._database.execute(f"PRAGMA max_page_count = {pages}")
+
+
+async def test_a_full_disk_is_told_and_costs_nothing_once_it_has_room(opened, caplog):
+    rows = [active(f"stream {i}", finished="x" * 500) for i in range(50)]
+    with opened as registry:
+        registry.put(rows[0])
+        await registry.saved()
+        refuse(registry)
+        for row in rows:
+            registry.put(row)
+        with pytest.raises(
+            StreamLimitReached, match=r"streams.sqlite3 .*cannot be written: .*full"
+        ):
+            await registry.saved()
+        assert registry.failure is not None
+        assert registry.n_waiting == len(rows)
+        with pytest.raises(StreamLimitReached):  # at once: nobody waits for a disk that refuses
+            await registry.saved()
+        await until(lambda: registry.n_failed >= 2)
+        assert caplog.text.count("cannot be written") == 1  # not at every try
+        registry._database.execute("PRAGMA max_page_count = 1000000")
+        await until(lambda: registry.n_waiting == 0)
+        await registry.saved()
+        assert registry.failure is None
+    with opened as registry:
+        assert sorted(row.id for row in registry.rows) == sorted(row.id for row in rows)
+
+
+async def test_an_end_with_a_full_disk_is_quick_and_told(opened, caplog):
+    with opened as registry:
+        registry.put(active())
+        await registry.saved()
+        refuse(registry)
+        for i in range(50):
+            registry.put(active(f"stream {i}", finished="x" * 500))
+    assert "50 streams could not be written" in caplog.text
+    with opened as registry:
+        assert registry.rows == (active(),)
+
+
+async def test_a_file_that_is_damaged_while_it_is_used_is_written_anew(opened, caplog):
+    rows = [active(f"stream {i}", finished="x" * 500) for i in range(50)]
+    with opened as registry:
+        for row in rows:
+            registry.put(row)
+        await registry.saved()
+        registry._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        whole = registry.folder.database.read_bytes()
+        registry.folder.database.write_bytes(whole[:100] + b"\xa5" * (len(whole) - 100))
+        registry._database.execute("PRAGMA cache_size = 0")
+        registry._database.execute("PRAGMA shrink_memory")
+        registry.put(active("new"))
+        await until(lambda: registry.n_failed > 0)
+        await until(lambda: registry.n_waiting == 0)
+        assert registry.failure is None
+    assert list(opened.path.glob("*.damaged-*"))
+    with opened as registry:
+        assert {row.id for row in registry.rows} == {"new", *(row.id for row in rows)}
+
+
+async def test_many_waiters_are_all_woken(opened):
+    with opened as registry:
+
+        async def put(i):
+            registry.put(active(f"stream {i}"))
+            await registry.saved()
+
+        await asyncio.wait_for(asyncio.gather(*(put(i) for i in range(100))), 20)
+        assert len(registry.rows) == 100
+
+
+async def test_no_url_is_ever_logged(opened, caplog):
+    caplog.set_level(logging.DEBUG)
+    with opened as registry:
+        registry.put(active())
+        await registry.saved()
+        assert PASSWORD not in repr(registry.rows)
+    assert PASSWORD not in caplog.text
