@@ -29,7 +29,7 @@ from liveedge.api.last_words import LastWords
 from liveedge.api.metrics import MetricSources
 from liveedge.core.clock import Clock, SystemClock
 from liveedge.core.errors import LiveEdgeError, SettingsInvalid
-from liveedge.core.machine import limit_arenas
+from liveedge.core.machine import steady_heap
 from liveedge.core.startup import Startup, process_started_s
 from liveedge.core.tasks import OwnedThread, TaskSet
 from liveedge.core.version import VERSION
@@ -246,7 +246,7 @@ def serve(
     end; a second one ends the process at once.
     """
     clock = clock or SystemClock()
-    limit_arenas()  # before there are threads
+    steady_heap()  # before there are threads
     os.environ.setdefault(*ONE_THREAD_PER_TEXT)
     _configure_logging(settings.log_level)
     startup = Startup(clock, say=log.info)
