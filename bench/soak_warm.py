@@ -46,6 +46,7 @@ ON_FRAMES = ("door", "display", "lamp", "count")
 N_ASKERS = 4
 KEEP_ALIVE_S = 100.0
 FIRST_FRAMES_MS = 4500  # of stream time: as long as the longest window
+SHOWN_EVERY_S = 120.0
 SHORTEST_MIN = 5.0  # a verdict on less would be about the filling of caches
 
 
@@ -368,8 +369,18 @@ def show(record: Record) -> None:
                 f"{window['frames']} frames, {window['hits']} hits, {window['updates']} updates, "
                 f"{window['cost_ms_per_s']:g} ms of the device per second"
             )
+    for name, points in record.memory.items():
+        print(f"{name}, MB every {SHOWN_EVERY_S / 60:g} minutes: {' '.join(over_time(points))}")
     for line in [*record.server_errors[:5], *record.errors[:5], *record.broken_counters[:5]]:
         print(f"WRONG  {line}")
+
+
+def over_time(points: Sequence[tuple[float, float]]) -> list[str]:
+    """The median of each span of time: whether it is a slope or a step."""
+    spans: dict[int, list[float]] = {}
+    for at_s, value in points:
+        spans.setdefault(int(at_s / SHOWN_EVERY_S), []).append(value)
+    return [f"{percentile(values, 50):.0f}" for values in spans.values()]
 
 
 def trend_row(name: str, points: Sequence[tuple[float, float]]) -> Sequence[object]:

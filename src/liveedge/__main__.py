@@ -22,9 +22,24 @@ def main() -> int:
             nursery.prepare()
         status: int = importlib.import_module("liveedge.cli").main(nursery=nursery)
         return status
+    except ImportError as error:
+        sys.stderr.write(f"liveedge: {what_is_missing(error)}\n")
+        return 1
     finally:
         if nursery is not None:
             nursery.close()
+
+
+def what_is_missing(error: ImportError) -> str:
+    """Which package a command lacks, and how to get it. Raises the error where it is one of ours."""
+    package = (error.name or "").partition(".")[0]
+    if package in ("", "liveedge"):
+        raise error
+    why = "is not installed" if isinstance(error, ModuleNotFoundError) else f"is damaged ({error})"
+    return (
+        f"this command needs the Python package {package}, which {why}; install liveedge with"
+        " everything that a server needs: pip install 'liveedge[server]'"
+    )
 
 
 def wants_engine(arguments: Sequence[str], environment: Mapping[str, str]) -> bool:

@@ -33,7 +33,7 @@ from liveedge.api.websocket import WebSocketProtocol
 from liveedge.api.whip import ice_link
 from liveedge.core.clock import Clock, SystemClock
 from liveedge.core.errors import LiveEdgeError, SettingsInvalid
-from liveedge.core.machine import limit_arenas
+from liveedge.core.machine import steady_heap
 from liveedge.core.startup import Startup, process_started_s
 from liveedge.core.tasks import OwnedThread, TaskSet
 from liveedge.core.version import VERSION
@@ -69,8 +69,11 @@ KEEP_ALIVE_S = 75
 DRAIN_S = 10.0  # how long answers may go on after a signal to stop
 LAST_WORDS_S = 2  # after that, to tell their clients; connections that take longer are dropped
 MEDIA_THREADS = 2
-PROMPT_THREADS = 2  # a long prompt does not hold up the short ones
+PROMPT_THREADS = 2
 SCHEMA_THREADS = 10  # more than the engine lets wait: one is free for a schema it knows already
+LONG_PROMPT_THREADS = 1  # apart from those: texts of many pages wait for each other alone
+# Otherwise the tokenizer makes a pool of its own, with a thread per core, to count one text.
+ONE_THREAD_PER_TEXT = ("TOKENIZERS_PARALLELISM", "false")
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # Named as text: half a second of imports that only publishers need.
 TOKENS = "liveedge.service.tokens"
@@ -118,6 +121,7 @@ def build_app(
     workers = Workers("frames", n_threads=MEDIA_THREADS)
     questions = AskResources(
         prompts=Workers("prompts", n_threads=PROMPT_THREADS),
+        long_prompts=Workers("long-prompts", n_threads=LONG_PROMPT_THREADS),
         schemas=Workers("schemas", n_threads=SCHEMA_THREADS),
         uploads=Workers("uploads", n_threads=MEDIA_THREADS),
         in_progress=Budget(settings.max_requests, what="questions"),
@@ -221,6 +225,7 @@ def build_app(
                 workers,
                 questions.uploads,
                 questions.prompts,
+                questions.long_prompts,
                 questions.schemas,
                 window_prompts,
             ),
@@ -255,6 +260,11 @@ def find_model(settings: Settings) -> tuple[Path, str]:
     """The checkpoint folder and the id that clients use. Raises SettingsInvalid."""
     if settings.model == SHIPPED_MODEL:
         folder = Path(str(files("liveedge"))) / "assets" / "workcell-tiny"
+        if not folder.is_dir():
+            raise SettingsInvalid(
+                f"the model {SHIPPED_MODEL}, which comes with liveedge, is not at {folder}; install"
+                " liveedge again, or give the path of a checkpoint folder"
+            )
         return folder, settings.model_id or SHIPPED_MODEL
     folder = Path(settings.model).expanduser()
     if not folder.is_dir():
@@ -275,7 +285,8 @@ def serve(
     end; a second one ends the process at once.
     """
     clock = clock or SystemClock()
-    limit_arenas()  # before there are threads
+    steady_heap()  # before there are threads
+    os.environ.setdefault(*ONE_THREAD_PER_TEXT)
     _configure_logging(settings.log_level)
     startup = Startup(clock, say=log.info)
     startup.passed("imports", since_s=process_started_s(clock))
@@ -302,8 +313,10 @@ class BackgroundServer:
         clock: Clock,
         load_engine: LoadEngine | None = None,
         drain_s: float = DRAIN_S,
+        keep_alive_s: int = KEEP_ALIVE_S,
     ) -> None:
         self._settings = settings
+        self._keep_alive_s = keep_alive_s
         self._clock = clock
         self._drain_s = drain_s
         self._load_engine = load_engine
@@ -327,7 +340,13 @@ class BackgroundServer:
         )
         startup = Startup(self._clock, say=log.info)
         server = _Server(
-            built, self._settings, listener, startup, clock=self._clock, drain_s=self._drain_s
+            built,
+            self._settings,
+            listener,
+            startup,
+            clock=self._clock,
+            drain_s=self._drain_s,
+            keep_alive_s=self._keep_alive_s,
         )
         self._server = server
         self._thread = OwnedThread("liveedge-http", lambda _stopping: _run(server, listener))
@@ -342,6 +361,24 @@ class BackgroundServer:
         self._thread.stop(self._drain_s + LAST_WORDS_S + 5.0)
 
 
+def http_config(
+    app: FastAPI, *, drain_s: float = DRAIN_S, keep_alive_s: int = KEEP_ALIVE_S
+) -> uvicorn.Config:
+    """How HTTP is spoken."""
+    return uvicorn.Config(
+        LastWords(app),
+        log_config=None,
+        access_log=False,
+        http="h11",
+        loop="asyncio",
+        ws=WebSocketProtocol,
+        ws_max_size=PictureLimits().max_bytes,
+        server_header=False,
+        timeout_keep_alive=keep_alive_s,
+        timeout_graceful_shutdown=math.ceil(drain_s) + LAST_WORDS_S,
+    )
+
+
 class _Server(uvicorn.Server):
     """uvicorn without its own log lines (they hold URLs), and with ours about start and end."""
 
@@ -354,20 +391,9 @@ class _Server(uvicorn.Server):
         *,
         clock: Clock,
         drain_s: float = DRAIN_S,
+        keep_alive_s: int = KEEP_ALIVE_S,
     ) -> None:
-        config = uvicorn.Config(
-            LastWords(built.app),
-            log_config=None,
-            access_log=False,
-            http="h11",
-            loop="asyncio",
-            ws=WebSocketProtocol,
-            ws_max_size=PictureLimits().max_bytes,
-            server_header=False,
-            timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=math.ceil(drain_s) + LAST_WORDS_S,
-        )
-        super().__init__(config)
+        super().__init__(http_config(built.app, drain_s=drain_s, keep_alive_s=keep_alive_s))
         # Its lines hold URLs with their queries, whatever the options say where a root logger exists.
         logging.getLogger("uvicorn.access").disabled = True
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)

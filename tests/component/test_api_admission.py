@@ -1,17 +1,24 @@
-"""Case 19: many large pictures at once are refused within the planned memory, and nothing else suffers."""
+"""Case 19: many large pictures at once are refused within the planned memory, and nothing else suffers.
+Long texts neither."""
 
 from __future__ import annotations
 
 import asyncio
 import io
+import threading
 from collections import Counter
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from liveedge.core.clock import Clock
 from liveedge.core.machine import resident_bytes
-from tests.serving import Serving, chat_body, data_url, image, picture, serving
+from liveedge.engine.interface import PreparedRequest
+from liveedge.engine.request import GenerateRequest, TextPart
+from liveedge.service.ask import LONG_PROMPT_CHARS
+from liveedge.testing.engine import FakeEngine
+from tests.serving import Serving, chat_body, data_url, image, picture, serving, until
 
 N_REQUESTS = 500
 DECODED_MB, BODIES_MB = 150, 24
@@ -75,3 +82,40 @@ async def test_five_hundred_4k_pictures_at_once_are_answered_or_refused_within_t
         control = await server.ask(image(data_url(picture())))
         assert control.status_code == 200
         assert (await server.client.get("/health")).status_code == 200
+
+
+class SlowCounter(FakeEngine):
+    """Counts the tokens of a long text until the test has seen enough."""
+
+    n_counting = 0
+    may_end: threading.Event
+
+    def prepare(self, request: GenerateRequest) -> PreparedRequest:
+        parts = [part for message in request.messages for part in message.content]
+        if sum(len(part.text) for part in parts if isinstance(part, TextPart)) > LONG_PROMPT_CHARS:
+            self.n_counting += 1
+            assert self.may_end.wait(30)
+        return super().prepare(request)
+
+
+async def test_ordinary_questions_are_prepared_beside_any_number_of_long_texts():
+    may_end = threading.Event()
+
+    def engine(clock: Clock) -> FakeEngine:
+        made = SlowCounter(clock=clock)
+        made.may_end = may_end
+        return made
+
+    async with serving(engine=engine) as server:
+        long = {"type": "text", "text": "a" * (LONG_PROMPT_CHARS + 1)}
+        floods = [asyncio.ensure_future(server.ask(long)) for _ in range(6)]
+        try:
+            assert isinstance(server.engine, SlowCounter)
+            counter = server.engine
+            await until(lambda: counter.n_counting > 0)
+            answer = await server.ask({"type": "text", "text": "Is the door open?"})
+            assert answer.status_code == 200
+            assert not any(flood.done() for flood in floods)
+        finally:
+            may_end.set()
+        assert [(await flood).status_code for flood in floods] == [200] * 6

@@ -32,6 +32,16 @@ async def test_questions_during_a_restart_are_told_to_retry_and_nothing_else_cha
         assert answer.json()["liveedge"]["frames"][0]["frame_index"] == after["last_frame_index"]
 
 
+async def test_an_engine_in_back_off_says_how_long_that_is():
+    async with serving() as server:
+        server.engine.crash()
+        server.engine.back_off_s = 15.2
+        for answer in (await server.ask(), await server.client.get("/ready")):
+            assert answer.status_code == 503
+            assert answer.headers["retry-after"] == "16"
+            assert "restarting; retry in 16 s" in answer.json()["detail"]
+
+
 async def test_an_answer_that_has_not_begun_fails_as_plain_http():
     async with serving() as server:
         server.engine.hold("prefill")

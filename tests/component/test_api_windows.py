@@ -21,6 +21,7 @@ KEY_A, KEY_B = {"Authorization": "Bearer alpha"}, {"Authorization": "Bearer beta
 ALL_KEYS = {
     "name", "kind", "model", "seconds", "max_fps", "max_pixels", "frames", "tokens", "state",
     "reason", "age_ms", "warmed_at_ms", "hits", "updates", "superseded", "errors", "cost_ms_per_s",
+    "prompt_id", "prompt_tokens_before_media",
 }  # fmt: skip
 PIXELS = RgbPixels(np.zeros((48, 64, 3), np.uint8))
 LIVE = "start_offset_ms=-4000&max_fps=1"
@@ -287,6 +288,31 @@ async def test_checks_come_in_the_order_of_all_routes():
         assert len(server.built.windows) == 1
 
 
+async def test_windows_that_differ_only_in_their_text_are_told_apart_without_telling_it():
+    async with serving() as server:
+        cam = await camera(server)
+        await cam.put("plain")
+        await cam.put("boxes", system="You count the boxes")
+        await cam.put("people", system="You look for people who are in danger")
+        for name in ("plain", "boxes", "people"):
+            await cam.until_warm(name)
+        listed = await cam.windows()
+        assert len({view["prompt_id"] for view in listed}) == 3
+        n_before = [view["prompt_tokens_before_media"] for view in listed]
+        assert n_before == sorted(set(n_before))  # a word more is a token more
+        assert n_before[0] > 0  # the role
+        assert "boxes" not in json.dumps(listed).replace('"name": "boxes"', "")
+        assert "danger" not in json.dumps(listed)
+
+
+async def test_the_tokens_before_the_media_are_known_once_a_window_is_warm():
+    async with serving() as server:
+        cam = await camera(server)
+        server.engine.hold("warm")
+        await cam.put()
+        assert (await cam.look())["prompt_tokens_before_media"] is None
+
+
 async def test_a_model_that_restarts_is_unavailable_and_says_when():
     async with serving() as server:
         cam = await camera(server, seconds=0.1)
@@ -316,8 +342,8 @@ async def test_a_window_more_than_there_is_room_for_is_a_429():
         assert answer.status_code == 429
         assert answer.json()["error"]["code"] == "window_limit_reached"
         assert "max_windows" in answer.json()["detail"]
-        assert int(answer.headers["retry-after"]) >= 1
-        assert "x-should-retry" not in answer.headers
+        assert "retry-after" not in answer.headers  # waiting frees none
+        assert answer.headers["x-should-retry"] == "false"
         await server.client.delete(f"{cam.path}/one")
         assert (await cam.put("three", seconds=3)).status_code == 201
 
@@ -725,7 +751,8 @@ async def test_a_slow_device_is_not_asked_for_the_next_before_the_last_is_done()
         assert view["updates"] >= 2
         assert view["superseded"] >= 2
         assert view["state"] in ("warm", "stale")
-        assert view["cost_ms_per_s"] == pytest.approx(2500 * view["updates"] / 10, rel=0.1)
+        # At least: a prompt that a worker makes late is charged with what the clock moved meanwhile.
+        assert view["cost_ms_per_s"] >= 0.9 * 2500 * view["updates"] / 10
 
 
 async def test_a_camera_that_is_silent_costs_nothing_and_its_window_grows_old():

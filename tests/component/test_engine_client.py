@@ -31,7 +31,9 @@ from liveedge.core.errors import (
     SettingsInvalid,
 )
 from liveedge.engine.client import EngineClient, load_engine
+from liveedge.engine.front import Front
 from liveedge.engine.interface import EngineSettings
+from liveedge.engine.process.link import Listener
 from liveedge.engine.process.start import set_threads
 from liveedge.engine.request import (
     Delta,
@@ -248,6 +250,40 @@ async def test_before_the_weights_are_there_prompts_can_be_counted_and_not_run(
             await anext(engine.generate(prepared))
     await engine.ready()
     assert list(engine.startup_ms()) == STAGES
+    engine.close()
+
+
+class DownLink:
+    """Its engine crashed, again and again; the test says how long it stays away."""
+
+    n_restarts = 3
+    pid = standby_pid = room = None
+    left_s = 16.0
+
+    def retry_after_s(self) -> float:
+        return self.left_s
+
+    def start(self, listener: Listener) -> None:
+        error = ModelUnavailable("it ended and is started again; retry", retry_after_s=self.left_s)
+        listener.down(error, "loading")
+
+    def send(self, message: object) -> None:
+        """Lost."""
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+
+async def test_a_refusal_says_how_long_the_engine_stays_away_from_now_on(checkpoint: Path) -> None:
+    link = DownLink()
+    engine = EngineClient(Front(checkpoint, SETTINGS, CLOCK), link, clock=CLOCK)
+    told = []
+    for link.left_s in (16.0, 5.0):
+        with pytest.raises(ModelUnavailable, match="started again") as refusal:
+            await listen(engine, question("q", ["Why?"]))
+        told.append(refusal.value.retry_after_s)
+    assert told == [16.0, 5.0]
+    assert engine.retry_after_s() == 5.0
     engine.close()
 
 

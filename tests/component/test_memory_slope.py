@@ -1,7 +1,7 @@
 """Case 18: distinct frames by the thousand leave nothing behind, with departures and errors mixed in.
 
 Shorter than the case, with a small model: the same three stores (pixels, patches, features) fill,
-reach their caps and turn over many times. The bench folder has the long runs.
+reach their caps and turn over many times. `bench/memory_slope.py` runs all of it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from random import Random
@@ -22,6 +22,7 @@ from liveedge.engine.interface import PreparedRequest, WindowPrefix
 from liveedge.engine.request import (
     FrameInput,
     GenerateRequest,
+    ImagePart,
     Message,
     Part,
     SamplingParams,
@@ -169,6 +170,31 @@ def test_warm_answers_are_those_of_a_cold_start(pair: Pair) -> None:
     for found in pair.warm.runner.compared:
         assert found.max_difference <= TOLERANCE * max(1.0, found.scale)
     assert sorted(pair.warm.released_ids) == sorted(pair.warm.answers)
+
+
+def test_cached_features_of_frames_that_are_gone_give_the_same_logits(tmp_path: Path) -> None:
+    is_hot = True
+    shown = [
+        ImagePart(frame=replace(frame(camera, 7), is_exact=lambda: is_hot)) for camera in (0, 1)
+    ]
+
+    engine = LocalEngine(
+        make_checkpoint(tmp_path, seed=4), n_windows=1, verify_share=1.0, max_model_len=384
+    )
+    try:
+        message = Message(role="user", content=(shown[0], TextPart("and"), shown[1]))
+        engine.ask(engine.preparer.prepare(ask("first", (message,))))
+        is_hot = False
+        engine.ask(engine.preparer.prepare(ask("second", (message,))))
+        engine.settle()
+        stats = engine.stats
+        assert (stats.verified, stats.verified_with_cached_features) == (0, 1)
+        assert (stats.verify_differences, stats.verify_skipped) == (0, 0)
+        compared = engine.runner.compared
+        assert sum(found.n_rows for found in compared) == N_TOKENS
+        assert all(found.max_difference <= TOLERANCE * found.scale for found in compared)
+    finally:
+        engine.close()
 
 
 def assert_equal(warm: Answer, cold: Answer, case: str) -> None:

@@ -59,6 +59,16 @@ FIGURES = {
     "decode": {"ours_tok_s", "stock_tok_s", "ratio"},
     "cold_start": {"median_s", "torch_import_s", "ratio"},
     "engine_kill": {"recover_p95_s", "leases_lost", "index_ok"},
+    "memory_slope": {
+        "pictures",
+        "errors",
+        "held",
+        "verdict",
+        "clean_server_mb_per_1000",
+        "clean_engine_mb_per_1000",
+        "faults_server_mb_per_1000",
+        "faults_engine_mb_per_1000",
+    },
     "soak_warm": {
         "asked",
         "errors",
@@ -102,6 +112,7 @@ PROBE = (
 # What must hold however busy the machine is.
 ALWAYS = {
     "errors": 0,
+    "held": 0,
     "server_errors": 0,
     "counters_add_up": True,
     "identical": True,

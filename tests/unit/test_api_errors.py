@@ -92,6 +92,8 @@ def test_only_what_a_retry_cannot_cure_says_so():
     assert says(e.StreamUrlInvalid("x")) == "false"
     assert says(e.FrameEvicted("x")) == "false"
     assert says(make(e.RegionMismatch)) == "false"
+    assert says(e.WindowLimitReached("x")) == "false"
+    assert says(e.StreamLimitReached("x")) is None
     assert says(e.FrameNotYetProduced("x")) is None
     assert says(e.QueueFull("x")) is None
     assert says(e.InternalError("x")) is None

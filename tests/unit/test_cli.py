@@ -112,6 +112,28 @@ def test_memory_that_does_not_suffice_is_shown_and_told_with_what_would(capsys):
     assert error.count("\n") == 1
 
 
+def test_a_model_that_is_missing_is_one_line_that_says_where_it_was_looked_for(
+    capsys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setattr("liveedge.server.files", lambda _package: tmp_path)
+    assert main(["config", "memory"], {}) == 2
+    shipped = capsys.readouterr().err
+    assert "liveedge/workcell-tiny, which comes with liveedge, is not at" in shipped
+    assert str(tmp_path) in shipped
+    assert main(["config", "memory", str(tmp_path)], {}) == 1  # a folder without a model
+    given = capsys.readouterr().err
+    assert "config.json" in given
+    assert "is this a model folder?" in given
+    assert shipped.count("\n") == given.count("\n") == 1
+
+
+def test_the_memory_of_a_server_is_planned_without_torch(capsys, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("liveedge.engine.front.find_spec", lambda _name: None)
+    assert main(["config", "memory"], {}) == 0
+    assert main(["config", "memory", "--device", "cuda"], {}) == 2
+    assert "no CUDA device or no build of torch" in capsys.readouterr().err
+
+
 def test_the_model_is_the_only_positional_argument_of_serve(capsys):
     values, origins = shown(capsys, "/models/mine")
     assert (values["model"], origins["model"]) == ("/models/mine", "flag")

@@ -145,6 +145,21 @@ def test_a_crash_while_loading_counts_like_any_other() -> None:
     assert life.supervision.retry_after_s(life.now_s) == 1.0
 
 
+def test_clients_are_told_how_long_the_back_off_lasts_and_less_and_less() -> None:
+    life = Life()
+    life.ready()
+    for _ in range(5):
+        life.crash()
+        life.live(10, step_s=0.25)
+        life.supervision.opened(life.now_s)
+    life.crash()  # the sixth: started again in 16 s
+    told = []
+    for _ in range(3):
+        told.append(life.supervision.retry_after_s(life.now_s))
+        life.now_s += 7
+    assert told == [16.0, 9.0, 2.0]
+
+
 def test_a_standby_is_prepared_once_the_engine_answers_and_again_when_it_was_used() -> None:
     life = Life()
     life.look()

@@ -95,16 +95,95 @@ def test_a_difference_is_counted_and_told_with_both_sides(caplog: pytest.LogCapt
     assert "token 0: 1 warm, 2 cold" in text
 
 
-def test_a_frame_that_is_gone_is_no_difference():
+def lose(bench: Bench, *keys: str) -> None:
+    """The pixels of these groups are gone when they are asked for."""
+    bench.step()
+    for job in list(bench.loading):
+        bench.load(job, works=job.source_key not in keys)
+
+
+def outcome(bench: Bench) -> tuple[int, int, int, int]:
+    """Verified cold, verified with cached features, different, skipped."""
+    counters = bench.scheduler.stats(row_bytes=1)
+    return (
+        counters.verified,
+        counters.verified_with_cached_features,
+        counters.verify_differences,
+        counters.verify_skipped,
+    )
+
+
+def test_cached_features_stand_in_for_pixels_that_are_gone():
+    bench = checked()
+    ask(bench, "first")
+    ask(bench, "second")
+    lose(bench, "a", "b")
+    bench.finish()
+    assert outcome(bench) == (0, 1, 0, 0)
+    rows = [number for compare in bench.device.verified for _, number in compare.rows]
+    assert rows == [0, 1, 2, 3]
+    assert {"a", "b"} <= set(bench.cache)  # and others can still use them
+
+
+def test_only_what_is_gone_is_taken_from_the_cache():
+    bench = checked()
+    ask(bench, "first")
+    ask(bench, "second")
+    lose(bench, "b")
+    encoded: set[str] = set()
+    while bench.busy():
+        plan = bench.step()
+        encoded |= set(plan.encode.keys) if plan.encode else set()
+    assert len(encoded) == 1
+    assert encoded.pop().startswith("a")
+    assert outcome(bench) == (0, 1, 0, 0)
+
+
+def test_a_group_that_is_shown_twice_is_taken_from_the_cache_twice():
+    bench = checked()
+    ask(bench, "first", ["a", 10, "a", 11])
+    ask(bench, "second", ["a", 10, "a", 11])
+    lose(bench, "a")
+    bench.finish()
+    assert outcome(bench) == (0, 1, 0, 0)
+
+
+def test_a_difference_with_cached_features_is_one_too(caplog: pytest.LogCaptureFixture):
+    bench = checked()
+    bench.device.drifts = True
+    ask(bench, "first")
+    ask(bench, "second")
+    lose(bench, "b")
+    bench.finish()
+    assert outcome(bench) == (0, 1, 1, 0)
+    assert "computed again with cached features of 1 groups differs" in caplog.text
+
+
+def test_without_pixels_and_features_an_answer_is_skipped_and_is_no_difference():
     bench = checked()
     ask(bench, "first")
     ask(bench, "second")
     bench.step()
+    bench.cache.forget("b")
     for job in list(bench.loading):
         bench.load(job, works=False)
     bench.finish()
-    counters = bench.scheduler.stats(row_bytes=1)
-    assert (counters.verified, counters.verify_skipped) == (0, 1)
+    assert outcome(bench) == (0, 0, 0, 1)
+
+
+def test_a_verification_that_begins_again_asks_for_the_pixels_again():
+    """Its cached features may be evicted meanwhile: a new encoding of another copy would differ."""
+    bench = checked()
+    ask(bench, "first")
+    ask(bench, "second")
+    lose(bench, "a", "b")  # holds the 4 cached rows of 10 now
+    bench.submit(prepare("large", ["c", "d", 14]))  # 7 rows
+    bench.step()
+    assert bench.scheduler.stats(row_bytes=1).running == 1  # the verification gave way
+    n_asked = len(bench.loaded)
+    bench.finish()
+    assert [key for key in bench.loaded[n_asked:] if key in ("a", "b")] == ["a", "b"]
+    assert sum(outcome(bench)) == 1
 
 
 def test_only_so_many_wait_to_be_verified():

@@ -19,6 +19,7 @@ from liveedge.service.windows_plan import (
     next_changes,
     next_ticks,
     plan_window,
+    prompt_id,
     resolve_window,
 )
 from tests.snapshots import make_snapshot
@@ -53,7 +54,25 @@ def key(*parts, **options):
     return made.key
 
 
+SECRET = b"of this server"
 WORDS, OTHER = TextContent("what is there"), TextContent("how many")
+
+
+def test_a_prompt_id_tells_texts_apart_and_nothing_else():
+    def id_of(*parts, secret=SECRET, **options):
+        return prompt_id(key(*parts, **options), secret=secret)
+
+    system = [("system", [WORDS])]
+    assert id_of(segment(), before=system) == id_of(segment("start_offset_ms=-900"), before=system)
+    others = [
+        id_of(segment()),
+        id_of(segment(), before=system),
+        id_of(segment(), before=[("system", [OTHER])]),
+        id_of(segment(), before=[("assistant", [WORDS])]),
+        id_of(WORDS, segment()),
+    ]
+    assert len(set(others)) == len(others)
+    assert id_of(segment(), secret=b"of another run") != id_of(segment())
 
 
 def test_text_after_the_media_is_no_matter_of_the_window():

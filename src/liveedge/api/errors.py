@@ -48,7 +48,8 @@ RULES: Mapping[type[e.LiveEdgeError], Rule] = {
     e.SegmentInvalid: Rule(status=400),
     e.SourceUnavailable: Rule(status=422, flat=True),
     e.StreamLimitReached: Rule(status=429, flat=True, curable=True),
-    e.WindowLimitReached: Rule(status=429, flat=True, curable=True),
+    # Explicit windows stay until one is deleted: waiting frees none.
+    e.WindowLimitReached: Rule(status=429, flat=True),
     e.WindowNotFound: Rule(status=404, flat=True),
     e.StreamStateInvalid: Rule(status=409, flat=True),
     e.Unsupported: Rule(status=501, flat=True),
@@ -71,7 +72,6 @@ NEEDS_RETRY_AFTER = (
     e.QueueFull,
     e.ModelUnavailable,
     e.StreamLimitReached,
-    e.WindowLimitReached,
 )
 DEFAULT_RETRY_AFTER_S = 1.0
 

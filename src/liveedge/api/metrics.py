@@ -107,6 +107,11 @@ STATS = (
     Stat("warm_busy_s", "window_busy_seconds_total", "Time of the device spent on windows."),
     Stat("verified", "verified_answers_total", "Warm answers that were computed again cold."),
     Stat(
+        "verified_with_cached_features",
+        "verified_with_cached_features_total",
+        "Warm answers computed again, but with cached features of frames whose pixels were gone.",
+    ),
+    Stat(
         "verify_differences",
         "verify_differences_total",
         "Of these, answers that differed by more than rounding. Anything above 0 is a defect.",
@@ -114,7 +119,8 @@ STATS = (
     Stat(
         "verify_skipped",
         "verify_skipped_total",
-        "Answers chosen to be verified that were not: a frame was gone, or too many waited.",
+        "Answers chosen to be verified that were not: a frame and its features were gone, or too"
+        " many waited.",
     ),
     Stat("shared_frame_bytes", "shared_frame_bytes", "Pixels on their way to the engine process."),
 )

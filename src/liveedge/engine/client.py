@@ -175,6 +175,9 @@ class EngineClient:
     def status(self) -> EngineStatus:
         return self._status
 
+    def retry_after_s(self) -> float:
+        return self._link.retry_after_s()
+
     async def ready(self) -> None:
         await asyncio.to_thread(self._settled.wait)
         if self._failure is not None and self._status == "failed":
@@ -292,11 +295,13 @@ class EngineClient:
             return
         if self._failure is None:
             raise ModelUnavailable(
-                f"the model {model_id} is {self._status}; try again soon", retry_after_s=RETRY_S
+                f"the model {model_id} is {self._status}; try again soon",
+                retry_after_s=self.retry_after_s(),
             )
         if self._status == "failed":
             raise ModelUnavailable(f"the model {model_id} failed: {self._failure.message}")
-        raise ModelUnavailable(self._failure.message, retry_after_s=self._failure.retry_after_s)
+        # Of now: the failure itself says how long it was when the engine ended.
+        raise ModelUnavailable(self._failure.message, retry_after_s=self.retry_after_s())
 
     # the link's thread: `link.Listener`
 

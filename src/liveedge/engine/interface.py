@@ -160,8 +160,9 @@ class EngineStats:
     stale: int = 0  # dropped before the first token: the evidence became older than asked
     predicted_late: int = 0  # refused: the answer could not have come in time
     verified: int = 0  # answers computed again cold
+    verified_with_cached_features: int = 0  # the same, but pixels were gone: not encoded again
     verify_differences: int = 0
-    verify_skipped: int = 0  # chosen, but a frame was gone or too many waited
+    verify_skipped: int = 0  # chosen, but a frame and its features were gone or too many waited
     shared_frame_bytes: int = 0  # zero when idle: pixels on their way to the engine process
 
 
@@ -176,6 +177,10 @@ class Engine(Protocol):
     @property
     def n_starts(self) -> int:
         """How often the model became ready: one more after each restart, and all windows are gone."""
+        ...
+
+    def retry_after_s(self) -> float:
+        """While it loads: when a client may ask again, roughly; a second at least."""
         ...
 
     async def ready(self) -> None:

@@ -5,7 +5,6 @@ This half of the engine runs where the HTTP server runs.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,10 +24,15 @@ from liveedge.engine.request import (
     TextPart,
     VideoPart,
 )
-from liveedge.models.qwen3_vl.prompt import MediaSpan, MediaSpec, Prompt, PromptBuilder
+from liveedge.models.qwen3_vl.prompt import (
+    MediaSpan,
+    MediaSpec,
+    Prompt,
+    PromptBuilder,
+    TextTooLong,
+)
 
 MARKERS = 2  # around visual tokens: start and end
-MAX_CHARS_PER_TOKEN = 64  # on average over a text; real ones have 1 to 6
 SEPARATOR = "\x1f"  # between the parts of a content key; occurs in no frame key
 
 
@@ -93,12 +97,17 @@ class Preparer:
         self._check_video(media)
         self._check_sizes(request)
         frames = [_frames(part) for part in media]
-        prompt = self._builder.build(
-            [_chat(message) for message in request.messages],
-            [self._spec(part) for part in media],
-            request.tools,
-            add_generation_prompt=asks,
-        )
+        specs = [self._spec(part) for part in media]
+        try:
+            prompt = self._builder.build(
+                [_chat(message) for message in request.messages],
+                specs,
+                request.tools,
+                add_generation_prompt=asks,
+                max_text_tokens=self._limit,
+            )
+        except TextTooLong as error:
+            raise self._text_too_long(frames) from error
         groups = tuple(_group(span, frames[span.media_index]) for span in prompt.spans)
         self._check_length(prompt)
         self._check_media(groups)
@@ -112,17 +121,34 @@ class Preparer:
 
     def _check_sizes(self, request: GenerateRequest) -> None:
         """Refuse what cannot fit before anything is spent on templating and counting."""
-        limit = self._model.max_model_len
         self._model.check_amounts(
             n_messages=sum(1 + len(message.tool_calls) for message in request.messages),
             n_parts=sum(len(message.content) for message in request.messages),
         )
-        n_chars = sum(map(_n_chars, request.messages))
-        if n_chars > MAX_CHARS_PER_TOKEN * limit:
+        n_bytes = sum(map(_n_bytes, request.messages))
+        # As many tokens are at most as many bytes: ordinary texts are done here.
+        if n_bytes <= self._limit:
+            return
+        most_bytes = self._builder.vocabulary.most_bytes(self._limit)
+        if most_bytes is not None and n_bytes > most_bytes:
             raise ContextLengthExceeded(
-                f"the text has {n_chars} characters; {self._model.model_id} takes {limit} tokens, "
-                f"which is about {4 * limit} characters"
+                f"the text has {n_bytes} bytes; {self._model.model_id} takes {self._limit} tokens,"
+                f" which is about {4 * self._limit} characters: shorten it"
             )
+
+    @property
+    def _limit(self) -> int:
+        """Tokens of a prompt: the answer has one at least."""
+        return self._model.max_model_len - 1
+
+    def _text_too_long(self, frames: Sequence[tuple[FrameInput, ...]]) -> ContextLengthExceeded:
+        message = (
+            f"the text alone has more than {self._limit} tokens, which is all that"
+            f" {self._model.model_id} takes: shorten it"
+        )
+        if n_frames := sum(len({frame.key for frame in part}) for part in frames):
+            message += f"; of {n_frames} frames about 0 would fit"
+        return ContextLengthExceeded(message)
 
     def _spec(self, part: Part) -> MediaSpec:
         frames = _frames(part)
@@ -138,7 +164,7 @@ class Preparer:
         )
 
     def _check_length(self, prompt: Prompt) -> None:
-        limit = self._model.max_model_len - 1  # one token of answer at least
+        limit = self._limit
         n_tokens, n_media = len(prompt.ids), prompt.image_tokens
         if n_tokens <= limit:
             return
@@ -197,10 +223,18 @@ def _n_frames(span: MediaSpan) -> int:
     return len(set(span.frame_indices))
 
 
-def _n_chars(message: Message) -> int:
-    """Characters of a message's texts and calls."""
-    texts = sum(len(part.text) for part in message.content if isinstance(part, TextPart))
-    return texts + sum(len(json.dumps(dict(call))) for call in message.tool_calls)
+def _n_bytes(message: Message) -> int:
+    """Of a message's texts, and of the texts in its calls; without what the template adds."""
+    texts = [part.text for part in message.content if isinstance(part, TextPart)]
+    return _text_bytes(texts) + _text_bytes(message.tool_calls)
+
+
+def _text_bytes(value: object) -> int:
+    if isinstance(value, str):
+        return len(value.encode("utf-8", "surrogatepass"))
+    if isinstance(value, Mapping):
+        return sum(map(_text_bytes, value.values()))
+    return sum(map(_text_bytes, value)) if isinstance(value, Sequence) else 0
 
 
 def _is_text(part: Part) -> bool:

@@ -54,6 +54,8 @@ from liveedge.service.uploads import Encoded, Uploaded, UploadLimits, decode, re
 from liveedge.service.windows import Windows, WindowUse
 from liveedge.service.workers import Workers
 
+LONG_PROMPT_CHARS = 32_768  # about ten milliseconds to count
+
 T = TypeVar("T")
 
 
@@ -72,6 +74,7 @@ class AskResources:
     """What all questions share."""
 
     prompts: Workers
+    long_prompts: Workers  # apart from them: a text of many pages takes a second to count
     schemas: Workers  # apart from the prompts: see `Engine.check_form`
     uploads: Workers  # apart from the prompts: a clip may take seconds to decode
     in_progress: Budget  # questions
@@ -251,7 +254,10 @@ class Asker:
             )
             return prompt, engine.prepare(request)
 
-        made = await self._resources.prompts.run_until(
+        resources = self._resources
+        is_long = question.n_chars > LONG_PROMPT_CHARS
+        workers = resources.long_prompts if is_long else resources.prompts
+        made = await workers.run_until(
             work,
             deadline_s=course.deadline_s,
             clock=self._clock,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -23,8 +24,8 @@ from liveedge.engine.interface import Engine, EngineStatus
 log = logging.getLogger("liveedge.models")
 
 RETRY_WHILE_LOADING_S = 2.0
-RETRY_WHILE_RESTARTING_S = 1.0  # a process waits with all its imports done
 RETRY_AFTER_FAILURE_S = 30.0
+SOON_S = 3.0  # what "a moment" means
 MAX_NAMED = 5  # ids in an error
 
 
@@ -109,15 +110,14 @@ class ModelHost:
         match self.status():
             case "ready":
                 return
-            case "loading" if self._has_started:
-                raise ModelUnavailable(
-                    f"{self.model_id} is restarting; retry in a moment",
-                    retry_after_s=RETRY_WHILE_RESTARTING_S,
-                )
             case "loading":
+                retry_after_s = self._retry_while_loading_s()
+                doing = "restarting" if self._has_started else "loading"
+                when = (
+                    f"in {math.ceil(retry_after_s)} s" if retry_after_s > SOON_S else "in a moment"
+                )
                 raise ModelUnavailable(
-                    f"{self.model_id} is loading; retry in a moment",
-                    retry_after_s=RETRY_WHILE_LOADING_S,
+                    f"{self.model_id} is {doing}; retry {when}", retry_after_s=retry_after_s
                 )
             case "failed":
                 raise ModelUnavailable(
@@ -128,6 +128,14 @@ class ModelHost:
                 raise ModelUnavailable(
                     f"{self.model_id} is stopping", retry_after_s=RETRY_AFTER_FAILURE_S
                 )
+
+    def _retry_while_loading_s(self) -> float:
+        """An engine that crashes again and again is started ever later, and knows when."""
+        engine = self.engine
+        if engine is None:
+            return RETRY_WHILE_LOADING_S
+        least_s = 0.0 if self._has_started else RETRY_WHILE_LOADING_S
+        return max(least_s, engine.retry_after_s())
 
     def entries(self) -> tuple[ModelEntry, ...]:
         """The model under its own id, then under each alias."""

@@ -70,6 +70,17 @@ class Question:
     priority: Priority = "interactive"
     region: str | None = None
 
+    @property
+    def n_chars(self) -> int:
+        """Of its texts and of its calls as they are written, roughly."""
+        texts = (
+            len(part.text)
+            for turn in self.turns
+            for part in turn.content
+            if isinstance(part, TextContent)
+        )
+        return sum(texts) + sum(len(str(call)) for turn in self.turns for call in turn.tool_calls)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameUse:

@@ -39,6 +39,8 @@ class WindowView:
     max_pixels: int | None
     frames: int
     tokens: int
+    prompt_id: str  # equal for equal texts around the media, while the server runs
+    prompt_tokens_before_media: int | None  # None: it was not warm yet
     state: WindowState
     reason: str | None  # of the last failure
     age_ms: int | None  # of the newest warm frame

@@ -56,6 +56,7 @@ class WarmFrames:
     found: tuple[Found, ...]
     n_starts: int  # of the engine: another start knows nothing of it
     n_tokens: int
+    n_before_media: int  # of these, before the first picture or frame
     at_ms: int  # wall clock
 
     @property
@@ -280,9 +281,12 @@ class Keeper:
         if warmed.superseded:
             self.superseded += 1
             return
-        self._record(found, warmed, n_starts=n_starts)
+        n_before_media = prepared.groups[0].start
+        self._record(found, warmed, n_before_media=n_before_media, n_starts=n_starts)
 
-    def _record(self, found: tuple[Found, ...], warmed: Warmed, *, n_starts: int) -> None:
+    def _record(
+        self, found: tuple[Found, ...], warmed: Warmed, *, n_before_media: int, n_starts: int
+    ) -> None:
         self.updates += 1
         self.reason = None
         self._n_behind = 0 if self._wanted is found else 1
@@ -290,6 +294,7 @@ class Keeper:
             found=found,
             n_starts=n_starts,
             n_tokens=warmed.n_tokens,
+            n_before_media=n_before_media,
             at_ms=self._tools.clock.wall_ms(),
         )
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+import secrets
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -51,6 +52,7 @@ from liveedge.service.windows_plan import (
     WindowPlan,
     full_segment,
     plan_window,
+    prompt_id,
     resolve_window,
 )
 from liveedge.service.workers import Workers
@@ -124,6 +126,7 @@ class Windows:
         self._models = models
         self._streams = streams
         self._windows: list[_Window] = []  # oldest first
+        self._secret = secrets.token_bytes(16)  # of the prompt ids
         self._tasks = TaskSet("windows")
         self._minder: asyncio.Task[None] | None = None
         self._tools = KeeperTools(clock=clock, models=models, prompts=prompts, tasks=self._tasks)
@@ -384,6 +387,8 @@ class Windows:
             max_pixels=live.max_pixels,
             frames=0 if warm is None else warm.n_frames,
             tokens=0 if warm is None else warm.n_tokens,
+            prompt_id=prompt_id(window.key, secret=self._secret),
+            prompt_tokens_before_media=None if warm is None else warm.n_before_media,
             state=keeper.state,
             reason=keeper.reason,
             age_ms=None if warm is None else round((now_s - warm.newest_arrived_s) * 1000),

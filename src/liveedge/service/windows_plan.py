@@ -7,6 +7,8 @@ Pure: no clock, no task, no engine.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -21,6 +23,7 @@ from liveedge.service.parts import Part, Reference, Upload
 from liveedge.service.question import TextContent, Turn
 
 MAX_REFERENCES = 16  # of one window: each is looked up at every tick
+PROMPT_ID_BYTES = 6
 PICTURE_FPS = DEFAULT_MAX_FPS  # how often a picture of the live edge is renewed
 
 _KeyPart: TypeAlias = str | ImageRef | SegmentRef
@@ -103,6 +106,19 @@ def plan_window(
         parts=kept,
         references=tuple(p for contents in kept for p in contents if isinstance(p, Reference)),
     )
+
+
+def prompt_id(key: WindowKey, *, secret: bytes) -> str:
+    """Tells windows apart by the texts around their media, without telling the texts.
+
+    With `secret`, nobody can try out which text an id belongs to.
+    """
+    texts = [
+        (role, [part if isinstance(part, str) else None for part in parts], calls)
+        for role, parts, calls in key.turns
+    ]
+    written = json.dumps(texts, sort_keys=True).encode()
+    return hashlib.blake2b(written, key=secret, digest_size=PROMPT_ID_BYTES).hexdigest()
 
 
 def resolve_window(

@@ -122,6 +122,7 @@ class FakeEngine:
         self.loaded: list[str] = []
         self.warmed: list[WindowPrefix] = []
         self.warm_s = 0.0  # what an update of a window takes
+        self.back_off_s = 1.0  # what clients are told while it is not ready
         self.answer = answer
         self._clock = clock
         self._model = model
@@ -180,6 +181,9 @@ class FakeEngine:
     @property
     def n_starts(self) -> int:
         return self._n_starts
+
+    def retry_after_s(self) -> float:
+        return self.back_off_s
 
     async def ready(self) -> None:
         if self._restarted is not None:
@@ -383,7 +387,8 @@ class FakeEngine:
     def _require_ready(self) -> None:
         if self._status != "ready":
             raise ModelUnavailable(
-                f"the model {self._model.model_id} is {self._status}", retry_after_s=1.0
+                f"the model {self._model.model_id} is {self._status}",
+                retry_after_s=self.back_off_s,
             )
 
     async def _events(self, prepared: PreparedRequest, run: _Run) -> AsyncGenerator[Event, None]:

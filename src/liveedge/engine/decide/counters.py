@@ -70,6 +70,7 @@ def engine_stats(
         patch_bytes=loads.n_bytes,
         windows=len(slots.windows),
         verified=verified.verified,
+        verified_with_cached_features=verified.with_cached_features,
         verify_differences=verified.differences,
         verify_skipped=verified.skipped,
         **asdict(counters),

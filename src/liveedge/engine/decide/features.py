@@ -44,6 +44,14 @@ class Features:
         sequence.held = tuple(held for held in sequence.held if held != key)
         self._release(key)
 
+    def swap(self, sequence: Sequence, key: str, ready_key: str) -> None:
+        """Hold features that are ready in place of some that are not."""
+        if ready_key not in sequence.held:
+            held = self.cache.hold({ready_key: 0})  # what has rows needs no more
+            assert held, ready_key
+            sequence.held = (*sequence.held, ready_key)
+        self.let_go_of(sequence, key)
+
     def _release(self, key: str) -> None:
         self.cache.release(key)
         if key not in self.cache and (job := self.loads.pop(key)) is not None:

@@ -20,6 +20,11 @@ from liveedge.engine.request import SamplingParams
 SALT = "\x1e"  # behind a group's key, where its features are computed once more: occurs in no key
 
 
+def source_key(key: str) -> str:
+    """The key without its salt."""
+    return key.partition(SALT)[0]
+
+
 @dataclass(frozen=True, slots=True)
 class SlotCopy:
     """A copy and the request that fails if it fails."""
@@ -38,7 +43,7 @@ class LoadJob:
     @property
     def source_key(self) -> str:
         """The key under which the request that has the frames knows this group."""
-        return self.group.key.partition(SALT)[0]
+        return source_key(self.group.key)
 
     @property
     def is_salted(self) -> bool:

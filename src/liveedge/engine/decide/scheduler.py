@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from liveedge.core.errors import LiveEdgeError, WindowLimitReached
+from liveedge.core.errors import LiveEdgeError, StreamError, WindowLimitReached
 from liveedge.engine.decide.admission import Admission, overdue
 from liveedge.engine.decide.background import BackgroundWork
 from liveedge.engine.decide.counters import Counters, engine_stats
@@ -31,6 +31,7 @@ from liveedge.engine.decide.limits import Limits
 from liveedge.engine.decide.loads import Loads
 from liveedge.engine.decide.pieces import decode_batch
 from liveedge.engine.decide.plan import (
+    SALT,
     DecodeBatch,
     LoadJob,
     Plan,
@@ -45,7 +46,7 @@ from liveedge.engine.decide.sequence import Marks, Sequence, Verifying, Vocabula
 from liveedge.engine.decide.slicing import Slicer
 from liveedge.engine.decide.slots import Copy, SlotTable
 from liveedge.engine.decide.turns import Turns
-from liveedge.engine.decide.verify import Verifier
+from liveedge.engine.decide.verify import Verifier, with_cached_features
 from liveedge.engine.interface import EngineStats, PreparedRequest, Warmed, WindowPrefix
 from liveedge.engine.request import Event, Failed, Finished
 
@@ -203,9 +204,22 @@ class Scheduler:
                 sequence.marks.encode_before_loaded_s = sequence.marks.encode_s
 
     def load_failed(self, job: LoadJob, error: LiveEdgeError) -> None:
-        """A group cannot be had: the requests that need it fail, no others."""
-        if self._features.loads.expects(job):
-            self._fail_holders(job.group.key, error)
+        """A group cannot be had: the requests that need it fail, no others. A verification whose
+        frame is gone goes on with the features that are cached."""
+        if not self._features.loads.expects(job):
+            return
+        if job.is_salted and isinstance(error, StreamError) and self._use_cached(job):
+            return
+        self._fail_holders(job.group.key, error)
+
+    def _use_cached(self, job: LoadJob) -> bool:
+        """False where the group's features are gone too."""
+        if not self._features.cache.is_ready(job.source_key):
+            return False
+        for sequence in self._holders(job.group.key):
+            sequence.prepared = with_cached_features(sequence.prepared, job.group.key)
+            self._features.swap(sequence, job.group.key, job.source_key)
+        return True
 
     def fail_all(self, error: LiveEdgeError) -> None:
         """The engine is stopping."""
@@ -278,6 +292,8 @@ class Scheduler:
         self._slots.release(self._slots.spare)
         postponed.slot, postponed.n_ready, postponed.started = None, 0, False
         postponed.compared.clear()
+        if isinstance(postponed.background, Verifying):
+            postponed.prepared = postponed.background.cold  # cached features may be gone by then
         return self._features.hold(sequence, reusable=reusable)
 
     def _give(
@@ -527,7 +543,8 @@ class Scheduler:
             self._background.leave(sequence)
         if isinstance(goal, Verifying):
             for group in sequence.prepared.groups:
-                self._features.cache.forget(group.key)  # nothing will ask for it under this name
+                if SALT in group.key:
+                    self._features.cache.forget(group.key)  # nothing will ask for it by this name
             self._books.ended.append(goal.answer_id)
         elif not needs_frames:
             self._books.ended.append(sequence.request_id)

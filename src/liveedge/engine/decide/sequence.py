@@ -50,6 +50,7 @@ class Verifying:
     """Ends when the first tokens of an answer were computed again."""
 
     answer_id: str
+    cold: PreparedRequest  # every group to be encoded again
     first: int  # place in the prompt that predicted the answer's first token
     n_rows: int  # tokens of the answer that are compared
     origin: str  # how the answer had been computed, in words

@@ -3,6 +3,8 @@
 A share of the answers that reused a prefix or cached features keeps the logits of its first tokens.
 When such an answer is finished, its prompt and tokens run once more as background work under names
 that nothing matches: every frame is loaded, encoded and prefilled afresh. The runner compares.
+Where the exact pixels of a group are gone, the features that the encoder cache has of it stand in
+for them, and the answer is counted apart: then everything behind the encoder was computed again.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from liveedge.engine.decide.plan import SALT, Compare, Compared
+from liveedge.engine.decide.plan import SALT, Compare, Compared, source_key
 from liveedge.engine.decide.prefix import prompt_identity
 from liveedge.engine.decide.sequence import Marks, Sequence, Verifying
 from liveedge.engine.interface import FeatureGroup, PreparedRequest
@@ -29,9 +31,10 @@ TOLERANCE: Final = 1e-4  # of the largest logit: float rounding in another order
 class VerifyCounters:
     """Since the start."""
 
-    verified: int = 0
-    differences: int = 0
-    skipped: int = 0  # a frame was gone, or too many waited
+    verified: int = 0  # with every group encoded again
+    with_cached_features: int = 0  # verified, but some groups were not encoded again
+    differences: int = 0  # of both kinds
+    skipped: int = 0  # a frame and its features were gone, or too many waited
 
 
 class Verifier:
@@ -55,12 +58,14 @@ class Verifier:
         """The work that computes a finished answer again."""
         self._n_made += 1
         n_rows = min(N_ROWS, answer.n_sampled)
+        prepared = _cold(answer, n_rows, f"verification {self._n_made}")
         return Sequence(
-            prepared=_cold(answer, n_rows, f"verification {self._n_made}"),
+            prepared=prepared,
             order=order,
             marks=Marks(submitted_s=now_s),
             background=Verifying(
                 answer_id=answer.request_id,
+                cold=prepared,
                 first=answer.prepared.n_tokens - 1,
                 n_rows=n_rows,
                 origin=f"{answer.n_reused} tokens and {len(answer.warm)} groups reused",
@@ -80,7 +85,11 @@ class Verifier:
         if not pieces:
             self.skip("its first tokens were not kept")
             return
-        self.counters.verified += 1
+        n_cached = sum(SALT not in group.key for group in sequence.prepared.groups)
+        if n_cached:
+            self.counters.with_cached_features += 1
+        else:
+            self.counters.verified += 1
         # NaN is a difference: no comparison with it is true.
         bad = [p for p in pieces if not p.max_difference <= self._limit(p)]
         if not bad:
@@ -89,9 +98,10 @@ class Verifier:
         worst = max(bad, key=lambda piece: piece.max_difference)
         tokens = [row for piece in bad for row in piece.differing]
         log.error(
-            "request %s (%s) computed again cold differs: logits by %.3g, allowed %.3g; %s",
+            "request %s (%s) computed again %s differs: logits by %.3g, allowed %.3g; %s",
             goal.answer_id,
             goal.origin,
+            f"with cached features of {n_cached} groups" if n_cached else "cold",
             worst.max_difference,
             self._limit(worst),
             "; ".join(f"token {n}: {warm} warm, {cold} cold" for n, warm, cold in tokens)
@@ -100,6 +110,19 @@ class Verifier:
 
     def _limit(self, found: Compared) -> float:
         return self._tolerance * max(1.0, found.scale)
+
+
+def with_cached_features(prepared: PreparedRequest, salted_key: str) -> PreparedRequest:
+    """The same prompt with a group under its own name, so that its cached features are read."""
+    groups = tuple(
+        replace(group, key=source_key(group.key)) if group.key == salted_key else group
+        for group in prepared.groups
+    )
+    # The first token keeps its salt: still nothing of it matches anything.
+    spans = [(group.start, group.n_tokens, group.key) for group in groups]
+    identity = prompt_identity(prepared.ids, spans)
+    identity[0] = prepared.identity[0]
+    return replace(prepared, groups=groups, identity=identity)
 
 
 def compare_rows(goal: Verifying, start: int, stop: int) -> Compare | None:

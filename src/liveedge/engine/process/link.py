@@ -35,7 +35,7 @@ from liveedge.engine.process.messages import (
 )
 from liveedge.engine.process.shared import FrameRoom
 from liveedge.engine.process.spawn import Child, Nursery
-from liveedge.engine.process.supervisor import Action, Patience, Supervision
+from liveedge.engine.process.supervisor import SHORTEST_RETRY_S, Action, Patience, Supervision
 from liveedge.engine.process.wire import Open, pack, unpack_from_engine
 from liveedge.models.qwen3_vl.vocabulary import Vocabulary
 
@@ -73,6 +73,10 @@ class Link(Protocol):
     @property
     def standby_pid(self) -> int | None:
         """Of the process that waits for its turn, if there is one."""
+        ...
+
+    def retry_after_s(self) -> float:
+        """While there is no engine that answers: when to ask again, roughly. Any thread."""
         ...
 
     @property
@@ -115,6 +119,9 @@ class ThreadLink:
         self._listener: Listener | None = None
         self._core: _Core | None = None
         self._thread = OwnedThread("liveedge-engine", self._run)
+
+    def retry_after_s(self) -> float:
+        return SHORTEST_RETRY_S
 
     def start(self, listener: Listener) -> None:
         self._listener = listener
@@ -231,6 +238,10 @@ class ProcessLink:
     def standby_pid(self) -> int | None:
         child = self._nursery.waiting
         return None if child is None else child.pid
+
+    def retry_after_s(self) -> float:
+        with self._lock:
+            return self._supervision.retry_after_s(self._engine.clock.monotonic_s())
 
     def start(self, listener: Listener) -> None:
         self._listener = listener

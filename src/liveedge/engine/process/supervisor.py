@@ -17,6 +17,7 @@ Action: TypeAlias = Literal["nothing", "start", "ping", "kill", "prepare"]
 MAX_BACK_OFF_S = 30.0
 HEALTHY_S = 5.0  # so long without a fault: the next one is a first one again
 LOOK_EVERY_S = 1.0
+SHORTEST_RETRY_S = 1.0  # a standby, with all its imports done, answers in about that time
 PREPARE_AFTER_S = 1.0  # a standby's imports do not slow the first answers
 PREPARE_AGAIN_S = 30.0  # after one that died while it waited, or could not be started
 SLOWER_LOAD = 10  # times the slowest load so far: what takes longer, and a minute, is hung
@@ -118,7 +119,7 @@ class Supervision:
 
     def retry_after_s(self, now_s: float) -> float:
         """When a client may ask again, roughly."""
-        return max(1.0, self._start_at_s - now_s)
+        return max(SHORTEST_RETRY_S, self._start_at_s - now_s)
 
     @property
     def _ping_every_s(self) -> float:

@@ -8,6 +8,7 @@ prompt is known before any decoding.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -85,6 +86,10 @@ class _Visual:
 _Piece: TypeAlias = str | int | _Visual  # text, a special token, visual tokens
 
 
+class TextTooLong(Exception):
+    """The text alone has more tokens than it may have; how many, nobody counted."""
+
+
 class PromptBuilder:
     """Builds prompts for one checkpoint. Immutable after construction; any thread."""
 
@@ -126,20 +131,25 @@ class PromptBuilder:
         tools: Sequence[Mapping[str, Any]] = (),
         *,
         add_generation_prompt: bool = True,
+        max_text_tokens: int = sys.maxsize,
     ) -> Prompt:
         """The prompt of a conversation in the chat format of Hugging Face.
 
         A message has `role` and `content`, a string or parts `{"type": "text", "text": ...}`,
         `{"type": "image"}`, `{"type": "video"}`, and may have `tool_calls`. `media` describes the
         image and video parts in order.
+
+        Raises TextTooLong where `max_text_tokens` of text are counted and much of it is left.
         """
         text = self._template.render(messages, tools, add_generation_prompt=add_generation_prompt)
         ids: list[int] = []
         spans: list[MediaSpan] = []
+        n_left = max_text_tokens
         for piece in _joined(self._pieces(text, media)):
             if isinstance(piece, str):
-                short = len(piece) <= MAX_REMEMBERED_CHARS
-                ids += self._remembered(piece) if short else self._encode(piece)
+                text_ids = self._text(piece, n_left)
+                n_left -= len(text_ids)
+                ids += text_ids
             elif isinstance(piece, int):
                 ids.append(piece)
             else:
@@ -153,6 +163,17 @@ class PromptBuilder:
             positions=positions,
             position_delta=delta,
         )
+
+    def _text(self, piece: str, n_left: int) -> list[int]:
+        """A little too much is counted to the end, so that it can be told exactly."""
+        if len(piece) <= MAX_REMEMBERED_CHARS:
+            return self._remembered(piece)
+        ids = None
+        if n_left >= 0:
+            ids = self.vocabulary.encode_unless_longer(unmark(piece), n_left)
+        if ids is None:
+            raise TextTooLong
+        return ids
 
     def _encode(self, piece: str) -> list[int]:
         return self.vocabulary.encode_plain(unmark(piece))

@@ -39,7 +39,8 @@ class ChatTemplate:
         except jinja2.TemplateError as error:
             raise CheckpointInvalid(f"{folder}: the chat template is wrong: {error}") from error
         self._constants = _named_tokens(folder)
-        self._dangerous = _dangerous(special)
+        self._whole = _any_of(special)
+        self._beginnings = _beginnings(special)
 
     def render(
         self,
@@ -64,12 +65,22 @@ class ChatTemplate:
 
     def _mark(self, value: Any) -> Any:
         if isinstance(value, str):
-            return self._dangerous.sub(_break, value.replace(MARK, ""))
+            return self._broken(value.replace(MARK, ""))
         if isinstance(value, Mapping):
             return {self._mark(key): self._mark(item) for key, item in value.items()}
         if isinstance(value, Sequence):
             return [self._mark(item) for item in value]
         return value
+
+    def _broken(self, text: str) -> str:
+        text = self._whole.sub(lambda match: _break(match.group()), text)
+        # One look at the end, not a pattern that tries every place: a text full of `<` is no trouble.
+        end = text.rstrip()
+        for beginning in self._beginnings:
+            if end.endswith(beginning):
+                at = len(end) - len(beginning)
+                return text[:at] + _break(beginning) + text[len(end) :]
+        return text
 
 
 def unmark(text: str) -> str:
@@ -77,18 +88,19 @@ def unmark(text: str) -> str:
     return text.replace(MARK, "")
 
 
-def _break(match: re.Match[str]) -> str:
-    token = match.group()
+def _break(token: str) -> str:
     return token[0] + MARK + token[1:]
 
 
-def _dangerous(special: Sequence[str]) -> re.Pattern[str]:
-    """Special tokens anywhere, and beginnings of one at the end of a text, before any space."""
+def _any_of(special: Sequence[str]) -> re.Pattern[str]:
     whole = sorted(special, key=len, reverse=True)
-    starts = sorted({token[:n] for token in special for n in range(1, len(token))}, key=len)
-    words = "|".join(map(re.escape, whole)) or r"(?!)"
-    tails = "|".join(map(re.escape, reversed(starts))) or r"(?!)"
-    return re.compile(rf"{words}|(?:{tails})(?=\s*\Z)")
+    return re.compile("|".join(map(re.escape, whole)) or r"(?!)")
+
+
+def _beginnings(special: Sequence[str]) -> tuple[str, ...]:
+    """With which a text may end, before any space, that the template then completes."""
+    starts = {token[:n] for token in special for n in range(1, len(token))}
+    return tuple(sorted(starts, key=len, reverse=True))
 
 
 def _source(folder: Path) -> str:
