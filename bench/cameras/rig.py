@@ -32,7 +32,7 @@ from liveedge.api.auth import OPEN_TENANT
 from liveedge.client.http import Client
 from liveedge.core.clock import SystemClock
 from liveedge.core.errors import FrameEvicted, StreamNotFound
-from liveedge.core.machine import limit_arenas, resident_bytes
+from liveedge.core.machine import steady_heap, resident_bytes
 from liveedge.core.tasks import OwnedThread
 from liveedge.frames.frame import Pixels, RgbPixels
 from liveedge.frames.store import FrameStore
@@ -188,7 +188,7 @@ class Rig:
 
 
 def _run(pipe: Connection, settings: Mapping[str, Any]) -> None:
-    limit_arenas()
+    steady_heap()
     clock = SystemClock()
     server = BackgroundServer(
         Settings(**settings), clock=clock, load_engine=lambda: FakeEngine(clock=clock)
