@@ -32,7 +32,7 @@ from liveedge.api.auth import OPEN_TENANT
 from liveedge.client.http import Client
 from liveedge.core.clock import SystemClock
 from liveedge.core.errors import FrameEvicted, StreamNotFound
-from liveedge.core.machine import steady_heap, resident_bytes
+from liveedge.core.machine import resident_bytes, steady_heap
 from liveedge.core.tasks import OwnedThread
 from liveedge.frames.frame import Pixels, RgbPixels
 from liveedge.frames.store import FrameStore
