@@ -307,3 +307,11 @@ async def test_what_piles_up_is_bounded_in_bytes_too() -> None:
         await until(lambda: it._seen() == 30, "all are accounted for")
     assert it.sink.n_dropped["decoder_behind"] > 20
     assert it.decoder._n_waiting_bytes == 0
+
+
+async def test_a_picture_that_the_publisher_left_out_marks_what_follows_though_no_packet_is_missing():
+    parts = units("h264", 14, gop=10)
+    async with decoding() as it:
+        await it.feed(*parts[:4], *parts[5:])
+        assert it.corrupt() == [False] * 4 + [True] * 5 + [False] * 4
+        assert it.n_wanted == 1

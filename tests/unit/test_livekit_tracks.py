@@ -48,6 +48,11 @@ def test_a_rejected_section_sends_nothing():
     assert not sections("v=0\r\nm=video 0 x 96\r\na=mid:1\r\na=sendonly\r\n")[0].sends
 
 
+def test_a_section_on_the_transport_of_others_is_not_rejected():
+    offer = "v=0\r\nm=video 0 x 96\r\na=mid:1\r\na=bundle-only\r\na=sendonly\r\n"
+    assert sections(offer)[0].sends
+
+
 @pytest.mark.parametrize("text", ["", "hello", "m=video 9 x 96", "\x00"])
 def test_what_is_no_sdp_is_refused(text):
     with pytest.raises(OfferInvalid, match="is not SDP"):

@@ -73,7 +73,8 @@ def _split(offer: str) -> list[list[str]]:
 def _section(index: int, lines: Sequence[str]) -> Section:
     words = lines[0].removeprefix("m=").split()
     direction = next((d for d in _DIRECTIONS if f"a={d}" in lines), "sendrecv")
-    is_rejected = len(words) > 1 and words[1] == "0"
+    # Port 0 is also what a section has that goes with the others' transport (RFC 9143).
+    is_rejected = len(words) > 1 and words[1] == "0" and "a=bundle-only" not in lines
     return Section(
         index=index,
         kind=words[0] if words else "",

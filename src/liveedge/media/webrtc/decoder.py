@@ -22,6 +22,7 @@ from av.video.codeccontext import VideoCodecContext
 from liveedge.core.mailbox import DropOldest
 from liveedge.core.tasks import OwnedThread
 from liveedge.frames.frame import CodecParams, CodedFrame
+from liveedge.media.bitstream import PlainWatch, Watch, watch_for
 from liveedge.media.decode import VideoLimits
 from liveedge.media.pixels import AS_STORED, AvPixels, Turn
 from liveedge.media.published import Publisher
@@ -109,6 +110,7 @@ class TrackDecoder:
         self._thread = OwnedThread(f"decode:{label}", self._run)
         # Only of the decoder's thread:
         self._context: VideoCodecContext | None = None
+        self._watch: Watch = PlainWatch()
         self._params: CodecParams | None = None
         self._parameter_sets = known_parameters  # for key frames that come without
         self._is_damaged = False
@@ -205,6 +207,9 @@ class TrackDecoder:
         if unit.orientation is not None:
             self._turn = turn_of(unit.orientation)
         data = self._complete(unit)
+        if self._watch.look(data, is_keyframe=unit.is_key).is_missing:
+            self._damage()  # left out by the publisher: no packet is missing
+            self._want_key()
         for frame in self._frames(data):
             self._show(frame, task)
 
@@ -227,6 +232,7 @@ class TrackDecoder:
         context.thread_count = 1  # frame threads would add a frame of delay each
         self._context = context
         self._params = CodecParams(codec=codec)
+        self._watch = watch_for(codec, b"")
         self._chain = _Chain()
         self.codec = codec
         self._publisher.state("waiting_for_keyframe", "connected", codec=codec)
