@@ -94,15 +94,20 @@ class Scenery:
 
 
 def make_clip(
-    n_frames: int, *, codec: str = "h264", size: tuple[int, int] = (1280, 720), first: int = 0
+    n_frames: int,
+    *,
+    codec: str = "h264",
+    size: tuple[int, int] = (1280, 720),
+    first: int = 0,
+    gop: int = FPS,
 ) -> Clip:
-    """Encode a clip, a key frame each second."""
+    """Encode a clip, with a key frame each `gop`."""
     width, height = size
     name, options = ENCODERS[codec]
     context: Any = av.CodecContext.create(name, "w")
     context.width, context.height, context.pix_fmt = width, height, "yuv420p"
     context.time_base, context.framerate = Fraction(1, FPS), Fraction(FPS)
-    context.gop_size, context.options = FPS, options
+    context.gop_size, context.options = gop, options
     context.bit_rate = int(BITS_PER_PIXEL * width * height * FPS)
     scenery, packets = Scenery(width, height), []
     for n in range(n_frames):
@@ -300,12 +305,13 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=RETENTION_S, help="of stream, each mode")
     parser.add_argument("--loads", type=int, default=200, help="single frames")
     parser.add_argument("--segments", type=int, default=15)
+    parser.add_argument("--gop", type=int, default=FPS, help="from one key frame to the next")
     parser.add_argument("--quick", action="store_true", help="40 s of stream")
     options = parser.parse_args()
     if options.quick:
         options.seconds, options.loads, options.segments = 40.0, 60, 5
     announce()
-    clip = make_clip(round(min(CLIP_S, options.seconds) * FPS))
+    clip = make_clip(round(min(CLIP_S, options.seconds) * FPS), gop=options.gop)
     print(f"the camera sends {clip.megabits_per_s:.2f} Mbit/s\n", flush=True)
     found = {mode: measure(mode, clip, options) for mode in ("packets", "encode")}
     rss_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000

@@ -133,6 +133,7 @@ def rtsp_ratio(run: Run) -> dict[str, float]:
         url = f"rtsp://127.0.0.1:{camera.port}/live"
         stream_id = rig.client.create_stream({"type": "rtsp", "url": url})["id"]
         _until_frames(rig, stream_id)
+        time.sleep(SETTLE_S)  # the first groups of pictures are decoded twice
         threads: dict[str, float] = {}
         for number in range(run.n_runs):
             with bare_reader(url, run.seconds) as measure:

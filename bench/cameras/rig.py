@@ -53,6 +53,7 @@ DEFAULTS: Mapping[str, Any] = {
     "port": 0,
     "hot_mb": 48,
     "history_mb": 32,
+    "retention_s": 36,  # as much for a second as a server has by default
     "streams_mb": 4096,
     "max_streams": 32,
     "max_streams_per_key": 32,

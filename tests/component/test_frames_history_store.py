@@ -12,8 +12,15 @@ import pytest
 
 from liveedge.core.errors import FrameEvicted, StreamNotFound
 from liveedge.core.tasks import OwnedThread
-from liveedge.frames.chunks import HistoryCodec, PictureHistory, Replay, StoredRun
-from liveedge.frames.frame import CodecParams, RgbPixels
+from liveedge.frames.chunks import (
+    HistoryCodec,
+    PictureHistory,
+    Piece,
+    PieceEncoder,
+    Replay,
+    StoredRun,
+)
+from liveedge.frames.frame import CodecParams, Frame, RgbPixels
 from liveedge.frames.history import JpegCodec
 from liveedge.frames.segment import MAX_CURSORS, MAX_READY_BYTES
 from liveedge.frames.store import FrameStore, StoreLimits
@@ -60,8 +67,24 @@ def numbers(store: FrameStore, indices: Iterable[int] | None = None) -> list[int
     return [number_of(store.load(index)) for index in wanted]
 
 
+class CountingEncoder:
+    """An encoder that notes which frames it was given."""
+
+    def __init__(self, encoder: PieceEncoder, encoded: list[int]) -> None:
+        self._encoder = encoder
+        self._encoded = encoded
+
+    @property
+    def encode_s(self) -> float:
+        return self._encoder.encode_s
+
+    def encode(self, frame: Frame, *, begin: bool) -> Piece:
+        self._encoded.append(frame.index)
+        return self._encoder.encode(frame, begin=begin)
+
+
 class Counting:
-    """A codec that counts what is decoded."""
+    """A codec that counts what is decoded and encoded."""
 
     def __init__(self, codec: HistoryCodec) -> None:
         self._codec = codec
@@ -72,7 +95,7 @@ class Counting:
         return self._codec.keep(frame)
 
     def encoder(self, *, bytes_per_s):
-        return self._codec.encoder(bytes_per_s=bytes_per_s)
+        return CountingEncoder(self._codec.encoder(bytes_per_s=bytes_per_s), self.encoded)
 
     def replay(self, run: StoredRun) -> Replay:
         for index, pixels in self._codec.replay(run):
@@ -190,12 +213,29 @@ def test_a_gap_ends_a_chunk(make_store, clock):
     assert [store.is_exact(index) for index in (9, 10, 18)] == [True, False, False]
 
 
+def test_keeping_packets_takes_no_decoding_and_no_encoding(make_store, clock):
+    codec = Counting(AvHistoryCodec())
+    limits = replace(LIMITS, hot_bytes=2**20, history_bytes=2**26)
+    store = make_store(codec=codec, limits=limits)
+    sent = coded_frames(60, gop=30)
+    feed(store, clock, sent)
+    feed(store, clock, sent)
+    assert codec.decoded == list(range(60))  # the first two runs, to see whether they give it again
+    codec.decoded.clear()
+    for _ in range(4):
+        feed(store, clock, sent, step_s=0.5)
+    assert (codec.decoded, codec.encoded) == ([], [])
+    assert store.counters().kept_frames == 360
+
+
 def test_a_long_group_of_pictures_is_kept_as_far_as_it_is_reached_in_time(make_store, clock):
-    codec = Estimating(AvHistoryCodec(), replay_s=0.011)  # 8 frames in 90 ms
+    codec = Estimating(
+        AvHistoryCodec(), replay_s=0.0115
+    )  # 10 frames of packets in 120 ms, 7 of ours in 90
     store = make_store(codec=codec)
     feed(store, clock, coded_frames(40, gop=20))
     exact = [store.is_exact(index) for index in range(39)]
-    assert exact == ([True] * 8 + [False] * 12 + [True] * 8 + [False] * 11)
+    assert exact == ([True] * 10 + [False] * 10 + [True] * 10 + [False] * 9)
     codec.decoded.clear()
     assert numbers(store) == list(range(40))
     codec.decoded.clear()

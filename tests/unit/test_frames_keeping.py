@@ -108,16 +108,18 @@ def test_a_chunk_of_ours_ends_where_it_would_take_too_long_to_decode():
 
 def test_the_rest_of_a_long_group_of_pictures_is_encoded():
     said = kinds(make(PlannedCodec(frame_s=0.02)), camera(22, gop=11))
-    assert said == 2 * "KkkkEeeeEee"
+    assert said == 2 * "KkkkkkEeeeE"
 
 
 def test_where_encoding_would_not_keep_up_packets_are_kept_all_the_same():
     codec = PlannedCodec(frame_s=0.02, encode_s=0.03)
     recorder = make(codec)
-    assert kinds(recorder, camera(20, gop=20)) == "Kkkk" + 4 * "Eeee"  # its cost is not known yet
+    assert (
+        kinds(recorder, camera(20, gop=20)) == "Kkkkkk" + 3 * "Eeee" + "Ee"
+    )  # its cost is not known yet
     assert kinds(recorder, camera(20, gop=20, first=20)) == "K" + 19 * "k"
-    later = [frame(i, key=i == 40, at_ms=100_000 + i) for i in range(40, 46)]
-    assert kinds(recorder, later) == "KkkkEe"  # what was measured long ago counts no more
+    later = [frame(i, key=i == 40, at_ms=100_000 + i) for i in range(40, 48)]
+    assert kinds(recorder, later) == "KkkkkkEe"  # what was measured long ago counts no more
 
 
 @pytest.mark.parametrize(
@@ -191,8 +193,14 @@ def checks(recorder: Recorder, frames: list[Frame]) -> list[tuple[int, int]]:
 
 
 def test_the_first_runs_and_one_in_a_while_are_to_be_checked():
-    runs = checks(make(), camera(2000))  # 80 s
+    runs = checks(make(), camera(6000))  # 240 s
     assert runs[:2] == [(0, 9), (10, 19)]
+    assert [first for first, _ in runs[2:]] == [2510, 5010]  # 10 s for each frame decoded again
+
+
+def test_where_packets_look_too_far_to_reach_that_is_measured_again_soon():
+    runs = checks(make(PlannedCodec(frame_s=0.02)), camera(2000, gop=10))
+    assert runs[:2] == [(0, 5), (10, 15)]
     assert [first for first, _ in runs[2:]] == [760, 1510]  # 30 s after the last
 
 

@@ -122,6 +122,25 @@ def test_a_frame_in_the_encoders_hands_is_retained_after_leaving_the_hot_ring():
     assert tiers.evicted == {"encoder_behind": 1}  # frame 1 left while 0 was being compressed
 
 
+def test_the_encoder_is_woken_for_some_frames_at_once():
+    tiers = make_tiers(hot=120)
+    due = []
+    for index in range(24):
+        tiers.append(frame(index, at_ms=33 * index))
+        due.append(tiers.is_due(250))
+        while due[-1] and encode_next(tiers) is not None:
+            pass
+    assert [index for index, is_due in enumerate(due) if is_due] == [0, 1, 2, 4, 6, 9, 13, 17, 21]
+
+
+def test_the_encoder_is_woken_at_each_frame_that_comes_late():
+    tiers = make_tiers(hot=120)
+    for index in range(12):
+        tiers.append(frame(index, at_ms=250 * (index + 1)))
+        assert tiers.is_due(250)
+        encode_next(tiers)
+
+
 def test_a_frame_that_cannot_be_compressed_is_kept_while_hot_and_then_counted():
     tiers = make_tiers(hot=20)
     tiers.append(frame(0))

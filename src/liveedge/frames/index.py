@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -59,6 +60,7 @@ class FrameIndex:
         self._columns = {
             name: np.zeros(2 * max_rows, dtype=_ROW[name]) for name in _ROW.names or ()
         }
+        self._cells = _cells_of(self._columns)
         self._head = 0
         self._tail = 0
 
@@ -81,14 +83,14 @@ class FrameIndex:
         assert self.n_rows < self.max_rows, self.max_rows
         if self._tail == 2 * self.max_rows:
             self._move_to_front()
-        columns, row = self._columns, self._tail
-        columns["stream_time_ms"][row] = frame.stream_time_ms
-        columns["arrived_s"][row] = frame.arrived_s
-        columns["width"][row] = frame.pixels.width
-        columns["height"][row] = frame.pixels.height
-        columns["chunk"][row] = NO_CHUNK
-        columns["flags"][row] = CORRUPT if frame.corrupt else 0
-        columns["alive"][row] = True
+        cells, row = self._cells, self._tail
+        cells["stream_time_ms"][row] = frame.stream_time_ms
+        cells["arrived_s"][row] = frame.arrived_s
+        cells["width"][row] = frame.pixels.width
+        cells["height"][row] = frame.pixels.height
+        cells["chunk"][row] = NO_CHUNK
+        cells["flags"][row] = CORRUPT if frame.corrupt else 0
+        cells["alive"][row] = True
         self._tail += 1
         self.next_index += 1
         self.n_alive += 1
@@ -113,10 +115,10 @@ class FrameIndex:
 
     def is_alive(self, index: int) -> bool:
         row = self._row(index)
-        return row is not None and bool(self._columns["alive"][row])
+        return row is not None and bool(self._cells["alive"][row])
 
     def stream_time_ms(self, index: int) -> int:
-        return int(self._columns["stream_time_ms"][self._alive_row(index)])
+        return int(self._cells["stream_time_ms"][self._alive_row(index)])
 
     def size_px(self, index: int) -> tuple[int, int]:
         """Width and height."""
@@ -125,24 +127,24 @@ class FrameIndex:
 
     def chunk(self, index: int) -> int | None:
         """The first frame of the chunk that holds the frame, or None when none does."""
-        first = int(self._columns["chunk"][self._alive_row(index)])
+        first = int(self._cells["chunk"][self._alive_row(index)])
         return None if first == NO_CHUNK else first
 
     def set_chunk(self, index: int, first_index: int | None) -> None:
         row = self._alive_row(index)
-        self._columns["chunk"][row] = NO_CHUNK if first_index is None else first_index
+        self._cells["chunk"][row] = NO_CHUNK if first_index is None else first_index
 
     def has_flag(self, index: int, flag: int) -> bool:
-        return bool(self._columns["flags"][self._alive_row(index)] & flag)
+        return bool(self._cells["flags"][self._alive_row(index)] & flag)
 
     def set_flag(self, index: int, flag: int) -> None:
-        self._columns["flags"][self._alive_row(index)] |= flag
+        self._cells["flags"][self._alive_row(index)] |= flag
 
     def kill(self, index: int) -> None:
         """The frame is no longer retained."""
-        self._columns["alive"][self._alive_row(index)] = False
+        alive = self._cells["alive"]
+        alive[self._alive_row(index)] = False
         self.n_alive -= 1
-        alive = self._columns["alive"]
         while self._head < self._tail and not alive[self._head]:
             self._head += 1
 
@@ -150,6 +152,7 @@ class FrameIndex:
         """Free the rows for good; `next_index` stays."""
         self._head = self._tail = self.n_alive = 0
         self._columns = {name: column[:0].copy() for name, column in self._columns.items()}
+        self._cells = _cells_of(self._columns)
 
     def snapshot(
         self, *, stream_id: str, taken_at_s: float, first_at_ms: int, newest_ms: int
@@ -184,7 +187,7 @@ class FrameIndex:
     def _alive_row(self, index: int) -> int:
         row = self._row(index)
         assert row is not None, f"frame {index} has no row"
-        assert self._columns["alive"][row], f"frame {index} is not retained"
+        assert self._cells["alive"][row], f"frame {index} is not retained"
         return row
 
     def _move_to_front(self) -> None:
@@ -192,6 +195,11 @@ class FrameIndex:
         for column in self._columns.values():
             column[:n_rows] = column[self._head : self._tail]
         self._head, self._tail = 0, n_rows
+
+
+def _cells_of(columns: dict[str, np.ndarray[Any, Any]]) -> dict[str, memoryview[Any]]:
+    """The columns for one value at a time, a third of what NumPy takes for that."""
+    return {name: column.data for name, column in columns.items()}
 
 
 _SNAPSHOT_COLUMNS = ("stream_time_ms", "arrived_s", "width", "height", "flags")

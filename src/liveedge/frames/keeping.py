@@ -20,7 +20,8 @@ from liveedge.frames.chunks import HistoryCodec, Piece
 from liveedge.frames.frame import Frame
 
 FIRST_CHECKS = 2  # runs; the first key frame meets the same empty decoder as a replay
-CHECK_EVERY_MS = 30_000
+CHECK_REST_MS = 10_000  # for each frame of the next check: 1 of 300 is decoded twice at 30 a second
+CHECK_SOON_MS = 30_000  # while a reader's way looks too long
 RATE_OVER_S = 20.0
 ENCODE_COST_KNOWN_MS = 60_000  # a busy moment must not decide for ever
 
@@ -29,7 +30,8 @@ ENCODE_COST_KNOWN_MS = 60_000  # a busy moment must not decide for ever
 class KeepRules:
     """What the history promises to its readers, and what it may cost."""
 
-    replay_s: float = 0.09  # to decode up to the last frame of a run
+    replay_s: float = 0.09  # to decode up to the last frame of a run that we encoded
+    source_replay_s: float = 0.12  # of packets: two seconds of 720p30
     own_frames: int = 30  # of a chunk that we encoded
     source_frames: int = 600  # of a chunk of packets, where nothing else ends it
     encode_share: float = 0.5  # of the frame period that our encoder may take
@@ -126,11 +128,17 @@ class Recorder:
         run, self._ended = self._ended, None
         if run is None or not run.is_source or run.is_damaged or run.n_frames == 1:
             return None
-        if self._n_checks >= FIRST_CHECKS and now_ms - self._checked_ms < CHECK_EVERY_MS:
+        if self._n_checks >= FIRST_CHECKS and now_ms - self._checked_ms < self._rest_ms(run):
             return None
         self._n_checks += 1
         self._checked_ms = now_ms
         return run
+
+    def _rest_ms(self, run: Run) -> int:
+        """Between two checks, which also measure how far a reader gets: in a busy moment not as far,
+        and then the rest of each group is encoded, which costs more than the check."""
+        is_cut = self._run is not None and not self._run.is_source
+        return CHECK_SOON_MS if is_cut else CHECK_REST_MS * run.n_frames
 
     def distrust(self, run: Run) -> None:
         """Its packets gave other frames: keep none of this kind any more."""
@@ -165,7 +173,8 @@ class Recorder:
 
     def _is_near(self, frame: Frame, piece: Piece) -> bool:
         """Whether a reader gets to this frame in time."""
-        return self._is_in_time(frame, piece.format) or not self._can_encode(frame)
+        within_s = self._rules.source_replay_s
+        return self._is_in_time(frame, piece.format, within_s) or not self._can_encode(frame)
 
     def _fits(self, frame: Frame) -> bool:
         """Whether packets at the source's rate can be retained for as long as they shall."""
@@ -198,15 +207,15 @@ class Recorder:
             and run.n_frames < self._rules.own_frames
             and _has_size(run, frame)
             and not frame.after_gap
-            and self._is_in_time(frame, run.format)
+            and self._is_in_time(frame, run.format, self._rules.replay_s)
         )
 
     # ── both ──
 
-    def _is_in_time(self, frame: Frame, format: bytes) -> bool:
+    def _is_in_time(self, frame: Frame, format: bytes, within_s: float) -> bool:
         n_frames = 1 if self._run is None else self._run.n_frames + 1
         n_pixels = frame.pixels.width * frame.pixels.height
-        return n_frames * self._codec.replay_s(format, n_pixels=n_pixels) <= self._rules.replay_s
+        return n_frames * self._codec.replay_s(format, n_pixels=n_pixels) <= within_s
 
     def _note_period(self, frame: Frame) -> None:
         """The mean of the last frames, bounded: a gap is no period."""

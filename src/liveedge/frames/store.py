@@ -46,6 +46,7 @@ from liveedge.frames.timeline import Timeline
 log = logging.getLogger("liveedge.frames")
 
 MAX_GAPS = 100
+RECORD_EVERY_MS = 250  # on the stream clock; what comes sooner is recorded together
 PREFAULT_PAUSE_S = 0.001  # between steps: the lock is not fair to publishers
 
 
@@ -135,6 +136,7 @@ class FrameStore:
         self._lock = threading.Lock()
         self._encoder_state = threading.Condition(self._lock)
         self._encoder: OwnedThread | None = None
+        self._n_hurried = 0  # who wait for it
         self._files = None if folder is None else _files_of(folder, limits)
         memory = None if self._files is None else self._files.frames
         self._tiers = FrameTiers(
@@ -190,7 +192,8 @@ class FrameStore:
             self._tiers.append(frame)
             self._save()
             self._ensure_encoder()
-            self._encoder_state.notify_all()
+            if self._n_hurried > 0 or self._tiers.is_due(RECORD_EVERY_MS):
+                self._encoder_state.notify_all()
             wakes, self._waiters = self._waiters, set()
         for wake in wakes:
             wake()
@@ -208,6 +211,7 @@ class FrameStore:
         with self._lock:
             self._timeline.restart_source()
             self._gap_is_open = self._newest is not None
+            self._encoder_state.notify_all()  # nothing more comes to wait for
 
     # ── the readers' side ──
 
@@ -318,9 +322,14 @@ class FrameStore:
     def wait_encoded(self, timeout_s: float) -> bool:
         """Block until the history has caught up (True) or the real time is over (False)."""
         with self._encoder_state:
-            return self._encoder_state.wait_for(
-                lambda: self._final is not None or self._tiers.n_unencoded == 0, timeout_s
-            )
+            self._n_hurried += 1
+            self._encoder_state.notify_all()
+            try:
+                return self._encoder_state.wait_for(
+                    lambda: self._final is not None or self._tiers.n_unencoded == 0, timeout_s
+                )
+            finally:
+                self._n_hurried -= 1
 
     def wait_prefaulted(self, timeout_s: float) -> bool:
         """Block until the process has its final size (True) or the real time is over (False)."""

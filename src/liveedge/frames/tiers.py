@@ -105,6 +105,7 @@ class FrameTiers:
         self._hot_bytes_cap = hot_bytes
         self._retention_ms = retention_ms
         self._encode_from = 0  # lowest index not yet given to the encoder
+        self._given_ms = 0  # stream time of the frame given last
         self._encoding: Frame | None = None
 
     def restore(
@@ -193,6 +194,17 @@ class FrameTiers:
         """Whether the next piece has to begin a chunk."""
         return self.chunks.open is None
 
+    def is_due(self, every_ms: int) -> bool:
+        """Whether the encoder shall be woken, after a frame came in.
+
+        Not for each one: waking a thread takes longer than putting packets away. Not later than
+        when a quarter of the hot ring waits.
+        """
+        newest, oldest = self._hot[-1], self._hot[0]
+        n_waiting = newest.index + 1 - max(self._encode_from, oldest.index)
+        is_late = newest.stream_time_ms - self._given_ms >= every_ms
+        return is_late or n_waiting > len(self._hot) // 4
+
     def next_to_encode(self) -> Frame | None:
         """Give the oldest frame that was never given; it counts as retained until it is back."""
         assert self._encoding is None, "one frame at a time"
@@ -203,6 +215,7 @@ class FrameTiers:
             return None
         self._encoding = self._hot[position]
         self._encode_from = self._encoding.index + 1
+        self._given_ms = self._encoding.stream_time_ms
         return self._encoding
 
     def finish_encode(self, piece: Piece | None) -> bool:

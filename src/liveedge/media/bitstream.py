@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 _START = b"\x00\x00\x01"
-_HEAD_BYTES = 48  # of a picture's first slice: more than its header's fields up to frame_num
+_HEAD_BYTES = 24  # of a picture's first slice: more than its header's fields up to frame_num
 _SET_BYTES = 512  # of a parameter set, as far as it is read
 _MAX_SETS = (
     64  # different parameter sets of one stream; the standards allow more, nobody sends them
@@ -325,12 +325,11 @@ class _Bits:
         return self._value >> self._left & ((1 << n_bits) - 1)
 
     def ue(self) -> int:
-        n_zeros = 0
-        while self.u(1) == 0:
-            n_zeros += 1
-            if n_zeros > 31:
-                raise _Overrun
-        return (1 << n_zeros) - 1 + self.u(n_zeros)
+        rest = self._value & ((1 << self._left) - 1)
+        n_zeros = self._left - rest.bit_length()
+        if n_zeros > 31:
+            raise _Overrun
+        return self.u(2 * n_zeros + 1) - 1
 
     def se(self) -> int:
         code = self.ue()

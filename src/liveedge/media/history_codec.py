@@ -19,6 +19,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import cast
 
 import av
@@ -46,6 +47,7 @@ _FORMAT_HEAD = struct.Struct("<BB")  # turn, length of the name
 _THREADED_FROM = 8  # pieces; below, the threads cost more than they save
 _THREADED_SHARE = 0.6  # of the time that one thread takes, where two decode
 _MEASURED_FROM = 4  # frames; below, opening the decoder counts too much
+_FORMATS = 128  # of all streams, remembered
 _RECENT = 8  # measurements, of which the best counts
 _GUESSED_S = 2e-9  # a pixel, before anything was decoded; 2 ms for 1280x720
 
@@ -82,6 +84,16 @@ class _Format:
         )
 
 
+@lru_cache(maxsize=_FORMATS)  # asked for at each frame
+def _packed(codec: str, extradata: bytes, turn: Turn) -> bytes:
+    return _Format(codec, extradata, turn).packed()
+
+
+@lru_cache(maxsize=_FORMATS)
+def _codec_of(format_: bytes) -> str:
+    return _Format.unpacked(format_).codec
+
+
 class AvHistoryCodec:
     """The `HistoryCodec` of a server."""
 
@@ -105,10 +117,8 @@ class AvHistoryCodec:
         coded, pixels = frame.coded, frame.pixels
         if coded is None or not isinstance(pixels, AvPixels) or coded.params.codec not in CODECS:
             return None
-        format_ = _Format(coded.params.codec, coded.params.extradata, pixels.turn)
-        return Piece(
-            format=format_.packed(), packets=coded.packets, is_key=coded.is_key, exact=True
-        )
+        format_ = _packed(coded.params.codec, coded.params.extradata, pixels.turn)
+        return Piece(format=format_, packets=coded.packets, is_key=coded.is_key, exact=True)
 
     def encoder(self, *, bytes_per_s: float) -> OwnEncoder:
         return OwnEncoder(bytes_per_s=bytes_per_s, cpu_s=self._cpu_s, jpeg=self._jpeg)
@@ -135,7 +145,7 @@ class AvHistoryCodec:
                 self._measured[format_.codec].append(decoding.spent_s / decoding.n_pixels)
 
     def replay_s(self, format: bytes, *, n_pixels: int) -> float:
-        measured = tuple(self._measured[_Format.unpacked(format).codec])
+        measured = tuple(self._measured[_codec_of(format)])
         share = _THREADED_SHARE if self._n_threads > 1 else 1.0
         return n_pixels * min(measured, default=_GUESSED_S) * share
 

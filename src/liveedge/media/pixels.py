@@ -6,7 +6,7 @@ Most frames of a camera are never looked at, and a planar frame is half the size
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 import numpy as np
@@ -42,6 +42,12 @@ class AvPixels:
 
     frame: VideoFrame
     turn: Turn = AS_STORED
+    nbytes: int = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Asked for as often as the frame changes its place; the planes are objects made each time.
+        n_bytes = sum(plane.buffer_size for plane in self.frame.planes)
+        object.__setattr__(self, "nbytes", n_bytes)
 
     @property
     def width(self) -> int:
@@ -50,10 +56,6 @@ class AvPixels:
     @property
     def height(self) -> int:
         return self.frame.width if self.turn.swap else self.frame.height
-
-    @property
-    def nbytes(self) -> int:
-        return sum(plane.buffer_size for plane in self.frame.planes)
 
     def rgb(self) -> NDArray[np.uint8]:
         # A converter of its own: the one that a frame keeps is not safe for two threads. One
