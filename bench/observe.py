@@ -65,7 +65,9 @@ def gauges(text: str) -> dict[str, float]:
 def memory_mb(pid: int) -> Mapping[str, float]:
     """Memory of a server, of its engine (the largest process below it), and of all others.
 
-    Each process's share of pages that several have: what shared pixels take is counted once.
+    Each process's share of pages that several have: what shared pixels take is counted once. Pages
+    of files are left out: the system keeps and drops those of libraries as it likes, and a process's
+    share of them grows when an unrelated one that has them too ends.
     """
     below = sorted(map(_share_mb, descendants(pid)), reverse=True)
     return {
@@ -104,4 +106,5 @@ def _share_mb(pid: int) -> float:
         text = (PROCESSES / str(pid) / "smaps_rollup").read_text()
     except OSError:  # ended meanwhile
         return 0.0
-    return sum(int(kb) for kb in re.findall(r"^Pss:\s+(\d+)", text, re.MULTILINE)) / 1024
+    shares = re.findall(r"^Pss_(?:Anon|Shmem):\s+(\d+)", text, re.MULTILINE)
+    return sum(map(int, shares)) / 1024
