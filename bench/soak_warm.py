@@ -46,7 +46,6 @@ ON_FRAMES = ("door", "display", "lamp", "count")
 N_ASKERS = 4
 KEEP_ALIVE_S = 100.0
 FIRST_FRAMES_MS = 4500  # of stream time: as long as the longest window
-RESIDENT = "liveedge_process_resident_memory_bytes"  # with pages of files; `memory_mb` is without
 SHOWN_EVERY_S = 120.0
 SHORTEST_MIN = 5.0  # a verdict on less would be about the filling of caches
 
@@ -326,8 +325,6 @@ def look(soak: Soak, client: Client, http: httpx.Client) -> None:
     for process, used_mb in memory_mb(soak.pid).items():
         record.memory.setdefault(process, []).append((now_s, used_mb))
     for name, value in gauges(http.get("/metrics").raise_for_status().text).items():
-        if name.startswith(RESIDENT):
-            continue
         record.gauges.setdefault(name, []).append((now_s, value))
     record.streams = [client.stream(camera.stream_id) for camera in soak.cameras]
     for stream in record.streams:

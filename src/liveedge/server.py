@@ -92,8 +92,8 @@ def build_app(
 ) -> Built:
     """Put everything together. The model begins to load when the application starts.
 
-    A process that waits in `nursery` becomes the engine. `own_ports` are never pulled from. Raises SettingsInvalid, also for what does not fit the memory,
-    and CheckpointInvalid.
+    A process that waits in `nursery` becomes the engine. `own_ports` are never pulled from. Raises
+    SettingsInvalid, also for what does not fit the memory, and CheckpointInvalid.
     """
     folder, model_id = find_model(settings)
     _check_aliases(settings, model_id)
