@@ -3,9 +3,10 @@
     python bench/memory_slope.py
     python bench/memory_slope.py --pictures 1500   # a minute, to see where it goes
 
-Takes the better part of an hour. Serves the model in processes of its own. Four clients push pictures of random sizes and random
-pixels, and ask about each; so each is new to the frame store, to the patches and to the encoder
-cache, whose caps are small here and turn over many times. Then the same once more among faults:
+Takes the better part of an hour. Serves the model in processes of its own. Four clients push
+pictures of random sizes and random pixels, and ask about each; so each is new to the frame store, to
+the patches and to the encoder cache, whose caps are small here and turn over many times. Then the
+same once more among faults:
 clients that leave in the middle of an answer, pictures that cannot be read, frames that were never
 there. The verdict is about the last four fifths of each pass, for the server and for its engine:
 FLAT where neither rises by more than 1 MB in 1,000 pictures, and nothing is held once all is quiet.

@@ -16,6 +16,7 @@ SETTLING_SHARE = 0.2  # of a run: caches and histories fill
 LARGE_SHARE = 0.005  # a rise below this share of the level is no rise
 
 _TYPE = re.compile(r"# TYPE (\S+) (\S+)")
+_SHARE = re.compile(r"^(Pss(?:_Anon|_Shmem)?):\s+(\d+)", re.MULTILINE)
 _SAMPLE = re.compile(r"([a-zA-Z_:][\w:]*)(\{.*\})? (\S+)")
 
 
@@ -106,5 +107,12 @@ def _share_mb(pid: int) -> float:
         text = (PROCESSES / str(pid) / "smaps_rollup").read_text()
     except OSError:  # ended meanwhile
         return 0.0
-    shares = re.findall(r"^Pss_(?:Anon|Shmem):\s+(\d+)", text, re.MULTILINE)
-    return sum(map(int, shares)) / 1024
+    return share_kb(text) / 1024
+
+
+def share_kb(rollup: str) -> int:
+    """Of what is not a file; of everything where the system (Linux before 5.9) does not tell apart."""
+    found = {name: int(kb) for name, kb in _SHARE.findall(rollup)}
+    if "Pss_Anon" not in found:
+        return found["Pss"]
+    return found["Pss_Anon"] + found["Pss_Shmem"]

@@ -116,12 +116,13 @@ def test_questions_about_a_warm_window_reuse_its_tokens(url: str):
         stream_id = client.create_stream({"type": "sim"})["id"]
         while client.stream(stream_id)["stream_time_ms"] < 5000:
             SystemClock().wait(threading.Event(), 0.1)
-        answers, beside = told("warm_window", url, stream_id, *["Is the lamp on or off?"] * 3)
-        assert [line in ("on", "off") for line in answers.split("\n")] == [True] * 3
+        answers, beside = told("warm_window", url, stream_id, *["Is the lamp on or off?"] * 8)
+        assert [line in ("on", "off") for line in answers.split("\n")] == [True] * 8
         reused = [int(number) for number in re.findall(r"(\d+) tokens were reused", beside)]
         computed = [int(number) for number in re.findall(r"(\d+) computed", beside)]
-        assert len(reused) == len(computed) == beside.count("ms old;") == 3
-        # A question in the moment after a tick may be ahead of its window; three in a row are not.
+        assert len(reused) == len(computed) == beside.count("ms old;") == 8
+        # A question in the moment after a tick may be ahead of its window; not all of them are, however
+        # busy the machine is.
         assert any(old > 10 * new > 0 for old, new in zip(reused, computed, strict=True))
         assert client.stream(stream_id)["windows"] == []
 

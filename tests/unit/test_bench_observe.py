@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
 
-from observe import descendants, gauges, memory_mb, trend
+from observe import descendants, gauges, memory_mb, share_kb, trend
 
 PAGE = """\
 # HELP a_bytes Held.
@@ -65,3 +65,9 @@ def test_processes_below_a_process_are_found_and_weighed():
         assert child.pid in descendants(os.getpid())
         assert memory_mb(os.getpid())["server"] > 5
     assert child.pid not in descendants(os.getpid())
+
+
+def test_pages_of_files_are_left_out_of_a_share_where_the_system_tells_them_apart() -> None:
+    told = "Rss: 99 kB\nPss:  60 kB\nPss_Dirty: 9 kB\nPss_Anon: 20 kB\nPss_File: 37 kB\nPss_Shmem: 3 kB\n"
+    assert share_kb(told) == 23
+    assert share_kb("Rss: 99 kB\nPss:  60 kB\n") == 60  # not 0, which would count as flat
