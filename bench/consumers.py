@@ -69,6 +69,7 @@ class Run:
     began_s: float = field(default_factory=time.monotonic)
     stopping: threading.Event = field(default_factory=threading.Event)
     rss_mb: list[tuple[float, float]] = field(default_factory=list)
+    own_mb: list[tuple[float, float]] = field(default_factory=list)  # without pages of files
 
     @property
     def now_s(self) -> float:
@@ -152,7 +153,8 @@ def observe(run: Run, watched: Sequence[Watched]) -> None:
         run.rig.sample_ages(one.shot.stream_id, one.shot.footage)
     while run.now_s < run.minutes * 60:
         time.sleep(LOOK_S)
-        run.rss_mb.append((run.now_s, memory_mb(run.rig.pid)["server"]))
+        run.rss_mb.append((run.now_s, run.rig.held().rss_mb))
+        run.own_mb.append((run.now_s, memory_mb(run.rig.pid)["server"]))
         for one in watched:
             ages = run.rig.ages(one.shot.stream_id)
             one.ages_ms += [(age.at_s - run.began_s, age.ms) for age in ages]
@@ -190,10 +192,13 @@ def tell(run: Run, watched: Sequence[Watched], *, strict: bool) -> int:
         )
     columns = ("source", "fps", "age p50 ms", "p95", "max", "per min", "step p50 ms", "per min", "")
     table(columns, rows)
-    memory = trend(run.rss_mb)
+    memory, own = trend(run.rss_mb), trend(run.own_mb)
     table(
-        ("memory of the server", "MB"),
-        [("at first", memory.first), ("at last", memory.last), ("per minute", memory.per_min)],
+        ("memory of the server", "at first MB", "at last", "per min", ""),
+        [
+            ("resident", memory.first, memory.last, memory.per_min, _word(memory)),
+            ("without pages of files", own.first, own.last, own.per_min, _word(own)),
+        ],
     )
     finish(
         {
@@ -204,6 +209,7 @@ def tell(run: Run, watched: Sequence[Watched], *, strict: bool) -> int:
             "step_ms_per_min": {row[0]: row[7] for row in rows},
             "rss_mb_per_min": memory.per_min,
             "rss_flat": memory.is_flat,
+            "own_mb_per_min": own.per_min,
             "unaccounted": sum(one.n_unaccounted for one in watched),
             "kept": bool(is_kept and memory.is_flat),
         }

@@ -38,7 +38,7 @@ KINDS: Mapping[str, Mapping[str, tuple[str, Fault]]] = {
     "whip": WHIP_FAULTS,
     "livekit": LIVEKIT_FAULTS,
 }
-QUICK = ("rtsp.cut", "rtsp.loss5", "rtsp.stamps", "rtsp.password", "whip.loss5")
+QUICK = ("rtsp.cut", "rtsp.password", "whip.loss5")
 COLUMNS = (
     "source",
     "fault",

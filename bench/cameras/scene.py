@@ -15,7 +15,7 @@ from report import percentile
 
 POLL_S = 0.05
 CALM_S = 1.5  # undisturbed for so long: it has recovered
-CALM_SHARE = 0.5  # of the frames, at least: on a busy machine the cameras skip some
+CALM_SHARE = 0.8  # of the frames, at least
 LIMIT_S = 60.0
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from liveedge.core.errors import SettingsInvalid
 from liveedge.core.machine import memory_ceiling_bytes
-from liveedge.engine.front import find_device
+from liveedge.engine.device import find_device
 from liveedge.engine.interface import EngineSettings
 from liveedge.engine.memory.fitting import fitting_plan
 from liveedge.engine.memory.plan import (

@@ -74,6 +74,8 @@ SCHEMA_THREADS = 10  # more than the engine lets wait: one is free for a schema 
 LONG_PROMPT_THREADS = 1  # apart from those: texts of many pages wait for each other alone
 # Otherwise the tokenizer makes a pool of its own, with a thread per core, to count one text.
 ONE_THREAD_PER_TEXT = ("TOKENIZERS_PARALLELISM", "false")
+# There is one, and others who are replaced at this moment: the newest comes before the older is gone.
+PUBLISHERS_PER_STREAM = 4
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # Named as text: half a second of imports that only publishers need.
 TOKENS = "liveedge.service.tokens"
@@ -614,6 +616,7 @@ class _Receiving:
             sessions=self._sessions or self._started(),
             clock=self._clock,
             ice_servers=_ice_servers(self._settings),
+            max_sockets=PUBLISHERS_PER_STREAM * self._settings.max_streams,
         )
 
     def _started(self) -> MediaSessions:
@@ -625,6 +628,7 @@ class _Receiving:
                 announced_ips=settings.announced_ip,
                 ice_servers=_ice_servers(settings),
                 max_bitrate_bps=settings.max_publish_kbps * 1000,
+                max_sessions=PUBLISHERS_PER_STREAM * settings.max_streams,
             ),
             clock=self._clock,
             rng=random.Random(),

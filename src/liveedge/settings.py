@@ -319,8 +319,8 @@ class Settings(BaseModel):
     )
     livekit: LiveKitServer | None = Field(
         None,
-        description="an external LiveKit server for streams of type livekit, as {url, api_key,"
-        " api_secret}",
+        description="experimental: an external LiveKit server for streams of type livekit, as {url,"
+        " api_key, api_secret}",
     )
     # Ten minutes of every camera on a disk: not everybody may keep that.
     state_dir: Path | None = Field(
@@ -483,4 +483,5 @@ def _validated(values: Mapping[str, Any], origins: Mapping[str, Origin]) -> Sett
 def _explained(loc: Sequence[int | str], msg: str, origins: Mapping[str, Origin]) -> str:
     if not loc:
         return msg.removeprefix("Value error, ")
-    return f"{loc[0]} (from {origins[str(loc[0])]}): {msg.removeprefix('Value error, ')}"
+    name = ".".join(part for part in loc if isinstance(part, str))
+    return f"{name} (from {origins[str(loc[0])]}): {msg.removeprefix('Value error, ')}"

@@ -74,8 +74,9 @@ def test_importing_it_does_not_import_torch(group: str):
     assert done.returncode == 0, done.stderr
 
 
-def test_a_server_starts_without_what_only_publishers_need():
-    heavy = ("aiortc", "aioice", "cryptography", "google.protobuf", "jwt", "livekit")
+def test_a_server_listens_before_it_imports_what_only_publishers_or_prompts_need():
+    publishers = ("aiortc", "aioice", "cryptography", "google.protobuf", "jwt", "livekit")
+    heavy = (*publishers, "jinja2", "tokenizers")
     code = f"import sys, liveedge.server; print([n for n in {heavy} if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -215,6 +215,12 @@ async def test_browsers_of_any_origin_are_told_why_they_were_refused(path):
         assert gone.text.startswith("requested room does not exist")
 
 
+async def test_there_is_room_for_the_signalling_of_every_stream_that_may_be():
+    async with client(max_streams=200) as it:
+        ingest = await it.server.built.publishing.ingest()
+        assert ingest.sockets.capacity > 2 * 200
+
+
 async def test_a_token_in_the_url_reaches_no_log(caplog):
     caplog.set_level(logging.DEBUG)
     async with client() as it:

@@ -139,6 +139,7 @@ async def test_what_was_published_is_answered_about():
         ({"type": "rtsp", "url": "https://user:hush@cam"}, "begin with rtsp:// or rtsps://"),
         ({"type": "rtmp", "url": "rtsp://user:hush@cam"}, "begin with rtmp:// or rtmps://"),
         ({"type": "hls", "url": "rtsp://user:hush@cam"}, "begin with http:// or https://"),
+        ({"type": "sim", "url": "sim://[hush"}, "sim: the URL of the source is malformed"),
     ],
 )  # fmt: skip
 async def test_a_wrong_source_is_a_422_that_says_what_is_right(source: dict[str, str], says: str):

@@ -19,7 +19,7 @@ from hypothesis import given, settings, strategies as st
 from liveedge.core.errors import FrameEvicted
 from liveedge.frames.chunks import Piece, Replay, StoredRun
 from liveedge.frames.frame import CodecParams, CodedFrame, Frame, RgbPixels
-from liveedge.frames.journal import VERSION
+from liveedge.frames.journal import VERSION, open_history
 from liveedge.frames.store import FrameStore, Gap, StoreCounters, StoreLimits
 from liveedge.media.history_codec import AvHistoryCodec
 from liveedge.testing.clock import FakeClock
@@ -59,6 +59,13 @@ class TagCodec:
 
     def replay_s(self, format: bytes, *, n_pixels: int) -> float:
         return 0.0
+
+
+class Standing(TagCodec):
+    """Nothing that comes without packets gets into the history."""
+
+    def encode(self, frame: Frame, *, begin: bool) -> Piece:
+        raise ValueError("not today")
 
 
 @pytest.fixture
@@ -141,10 +148,6 @@ def test_a_store_goes_on_where_the_one_before_it_ended(make_store, clock):
 
 
 def test_frames_that_were_only_hot_are_counted_as_lost_by_the_restart(make_store, clock, tmp_path):
-    class Standing(TagCodec):
-        def encode(self, frame, *, begin):
-            raise ValueError("not today")
-
     store = make_store(codec=Standing())
     publish(store, clock, 2, gop=2)
     for _ in range(2):
@@ -210,6 +213,22 @@ def test_a_store_without_frames_leaves_its_counts(make_store, clock):
     publish(store, clock, 2)
     assert store.counters().gaps == ()
     assert check(store) == [0, 1]
+
+
+def test_a_kill_before_the_first_frame_leaves_nothing_to_complain_of(make_store, tmp_path, caplog):
+    make_store()
+    again = make_store(copied(tmp_path / "cam"))
+    assert again.counters().received == 0
+    assert caplog.text == ""
+    assert {path.name for path in tmp_path.iterdir()} == {"cam", "copy"}
+
+
+def test_files_that_were_made_and_never_counted_in_are_new_ones(tmp_path):
+    for _ in range(2):
+        files = open_history(tmp_path / "cam", capacity_bytes=4000, max_rows=200)
+        assert files.earlier is None
+        files.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["cam"]
 
 
 def test_without_a_history_the_index_and_the_clock_go_on(make_store, clock):
@@ -419,6 +438,47 @@ def test_a_state_torn_in_writing_is_the_one_before(make_store, clock, tmp_path):
     data[4096 + (sequence + 1) % 2 * 8192 + 40] ^= 1
     index.write_bytes(data)
     assert check(make_store()) == list(range(10))
+
+
+def test_a_picture_ahead_of_the_counts_is_not_taken_for_a_later_one(make_store, clock, tmp_path):
+    """A loss of power may take the newest counts and leave the newest rows."""
+    store = make_store()
+    publish(store, clock, 10)
+    before = (tmp_path / "cam" / "index").read_bytes()[:20480]
+    publish(store, clock, 10)
+    store.close()
+    overwrite(tmp_path / "cam" / "index", 0, before)
+    store = make_store(codec=Standing())
+    assert check(store) == list(range(10))
+    for _ in range(10):  # other pictures under the same indices, none of them in the history
+        store.publish(RgbPixels(np.full((4, 6, 3), 200, np.uint8)))
+        assert store.wait_encoded(30)
+    assert check(make_store(copied(tmp_path / "cam"))) == list(range(10))
+
+
+_ON_A_SMALL_DISK = """
+import sys
+from pathlib import Path
+from liveedge.core.clock import SystemClock
+from liveedge.frames.store import FrameStore, StoreLimits
+
+folder = Path(sys.argv[1]) / "cam"
+limits = StoreLimits(history_bytes=4 << 20, max_frames=100, prefault=False)
+store = FrameStore("cam", clock=SystemClock(), limits=limits, folder=folder)
+print((folder / "frames").stat().st_size)
+"""
+_MOUNT = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=2m none "$0" && exec "$@"')
+
+
+def test_files_that_do_not_fit_on_the_disk_take_nothing_of_it(tmp_path):
+    if shutil.which("unshare") is None:
+        pytest.skip("needs the right to mount a small disk of its own")
+    command = [*_MOUNT, str(tmp_path), sys.executable, "-c", _ON_A_SMALL_DISK, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "denied" in done.stderr or "not permitted" in done.stderr:
+        pytest.skip("needs the right to mount a small disk of its own")
+    assert done.stdout == "0\n", done.stderr
+    assert "kept in memory only: No space left on device" in done.stderr
 
 
 def overwrite(path: Path, at: int, data: bytes) -> None:

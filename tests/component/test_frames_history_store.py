@@ -275,6 +275,19 @@ def test_packets_that_do_not_give_their_frames_again_are_not_kept_for_long(
     assert not any(store.is_exact(index) for index in range(10, 20))  # what is not hot
 
 
+def test_frames_that_came_later_than_their_packets_are_not_shown_for_others(make_store, clock):
+    """As of a decoder with a delay, whose frames were taken for those of its newest packets."""
+    sent = coded_frames(41, gop=20)
+    coded = [one.coded for one in sent if one.coded]
+    both = replace(coded[0], packets=coded[0].packets + coded[1].packets)
+    late = [replace(one, coded=after) for one, after in zip(sent, [both, *coded[2:]], strict=False)]
+    store = make_store(limits=replace(LIMITS, hot_bytes=30 * sent[0].pixels.nbytes))
+    feed(store, clock, late)
+    indices = store.snapshot().index.tolist()
+    assert len(indices) > 25
+    assert numbers(store) == indices
+
+
 # ── room ──
 
 

@@ -239,7 +239,8 @@ async def test_candidates_reach_the_media_connection_and_nonsense_does_not():
         good = (
             '{"candidate":"candidate:1 1 udp 1 10.0.0.1 5 typ host","sdpMid":"0","sdpMLineIndex":0}'
         )
-        for text in (good, "{", "[]", '{"candidate": 7}', '{"candidate": ""}', "x" * 9000):
+        nonsense = ("{", "[]", '{"candidate": 7}', '{"candidate": ""}', "x" * 9000, "[" * 2000)
+        for text in (good, *nonsense):
             socket.put(rtc.SignalRequest(trickle=rtc.TrickleRequest(candidateInit=text)))
         theirs = rtc.TrickleRequest(candidateInit=good, target=rtc.SUBSCRIBER)
         socket.put(rtc.SignalRequest(trickle=theirs))
@@ -512,6 +513,33 @@ async def test_a_client_takes_up_its_media_over_another_socket():
         assert it.ingest.counters["resumed"] == 1
 
 
+async def test_a_client_that_comes_and_goes_all_the_time_is_watched_once():
+    async with world() as it:
+        socket, _ = await it.camera()
+        sid = socket.got("join")[0].join.participant.sid
+        for _ in range(20):
+            socket.put(None)
+            await until(lambda: it.clock.n_sleepers > 0)
+            await it.settled()
+            socket, _ = it.call(query=join_query(reconnect=True, participant_sid=sid))
+            await socket.wait_for("reconnect")
+        socket.put(None)
+        await it.settled()
+        assert it.clock.n_sleepers == 1
+        assert it.ingest.n_publishers == 1
+
+
+async def test_a_token_that_was_renewed_without_a_socket_is_given_at_the_next_one():
+    async with world() as it:
+        socket, _ = await it.camera()
+        sid = socket.got("join")[0].join.participant.sid
+        socket.put(None)
+        await it.settled()
+        it.ingest.refresh(ROOM, "newest")
+        again, _ = it.call(query=join_query(reconnect=True, participant_sid=sid))
+        assert (await again.wait_for("refresh_token")).refresh_token == "newest"
+
+
 async def test_the_older_way_resumes_too():
     async with world() as it:
         socket, _ = await it.camera(way="v0", query={})
@@ -600,7 +628,6 @@ async def test_a_whip_client_is_connected_and_leaves():
         assert made.answer.startswith("v=0")
         assert it.sessions.newest.deliver() is not None
         assert it.ingest.whip_stream(made.id) == ROOM
-        assert it.ingest.stats(ROOM).state == "new"
         await it.ingest.whip_delete(made.id)
         assert it.stream.health == ("waiting_for_publisher", LEFT)
         with pytest.raises(StreamNotFound, match="no such WHIP resource"):
@@ -631,7 +658,7 @@ async def test_a_whip_client_trickles():
         ("hello", "is not SDP"),
         (empty_offer(), "sends no video"),
         (offer_sdp(("7", "sendonly", "cam"), codecs="98 VP9"), "vp9"),
-        ("x" * (512 * 1024 + 1), "characters, at most"),
+        ("v=0\n" + "m=\n" * 257, "257 media sections, at most 256"),
     ],
 )
 async def test_a_whip_offer_that_cannot_be_answered_is_refused_with_the_reason(sdp, text):
@@ -672,7 +699,6 @@ async def test_whoever_is_replaced_while_coming_in_is_told():
         assert first.kinds() == ["leave"]
         await second.wait_for("join")
         await until(lambda: it.ingest.n_publishers == 1)
-        assert it.ingest.stats(ROOM).state == "new"
 
 
 async def test_a_whip_client_that_is_replaced_while_coming_in_is_told():

@@ -78,6 +78,21 @@ def test_a_looped_file_begins_again_and_its_clock_goes_on(clip_path: Path) -> No
     assert sink.source_times_s == pytest.approx([n / 10 for n in range(50)], abs=2e-3)
 
 
+def test_recordings_joined_to_one_file_play_one_after_the_other(tmp_path: Path) -> None:
+    """The time stamps begin again in the middle: nothing is played in a burst, nor twice at once."""
+    path = tmp_path / "joined.ts"
+    path.write_bytes(2 * encode_numbered(20, fps=10, container="mpegts"))
+    clock = LeapingClock()
+    stopping = threading.Event()
+    sink = ListSink(clock, stop_after=60, stopping=stopping)
+    began_s = clock.monotonic_s()
+    FileSource(FileOptions(path=path, loop=True), clock=clock).run(sink, stopping)
+    assert sink.numbers() == 3 * list(range(20))
+    expected_s = pytest.approx([n / 10 for n in range(60)], abs=5e-3)
+    assert [at_s - began_s for at_s in sink.arrived_s] == expected_s
+    assert sink.source_times_s == expected_s
+
+
 def test_a_file_of_one_picture_loops_at_its_own_rate(tmp_path: Path) -> None:
     path = tmp_path / "one.mp4"
     path.write_bytes(encode_numbered(1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
+from fractions import Fraction
 from itertools import count, pairwise
 from pathlib import Path
 
@@ -153,6 +154,32 @@ def test_a_turned_frame_comes_back_turned(codec):
     back = replayed(codec, run_of([piece]))[0]
     assert back.shape == (320, 240, 3)
     assert np.abs(back.astype(int) - turned.rgb()).mean() < 8
+
+
+def test_a_turn_begins_anew_also_where_the_size_stays(codec):
+    half = Turn(mirror_x=True, mirror_y=True)
+    frames = [
+        AvPixels(
+            av.VideoFrame.from_ndarray(numbered(n), format="rgb24").reformat(format="yuv420p"), turn
+        )
+        for n, turn in enumerate([Turn(), Turn(), half, half])
+    ]
+    pieces = own(codec, frames)
+    assert [piece.is_key for piece in pieces] == [True, False, True, False]
+    for start in (0, 2):
+        back = replayed(codec, run_of(pieces[start : start + 2], first=start))
+        for index, rgb in back.items():
+            assert np.abs(rgb.astype(int) - frames[index].rgb()).mean() < 8
+
+
+def test_a_picture_that_was_too_large_the_first_time_takes_no_memory_now(codec):
+    (piece,) = kept(codec, coded_frames(1, encoder="mjpeg"))
+    context = av.VideoCodecContext.create("mjpeg", "w")
+    context.width = context.height = 6400
+    context.pix_fmt, context.time_base = "yuvj420p", Fraction(1, 30)
+    (huge,) = context.encode(av.VideoFrame(6400, 6400, "yuvj420p")) or context.encode(None)
+    run = StoredRun(format=piece.format, pieces=((0, (bytes(huge),)),), is_damaged=True)
+    assert [pixels.nbytes for _, pixels in codec.replay(run)] == []
 
 
 def test_our_own_encode_keeps_to_its_rate(codec):

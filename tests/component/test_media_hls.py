@@ -16,7 +16,8 @@ from liveedge.core.clock import Clock, SystemClock
 from liveedge.core.errors import SourceUnavailable
 from liveedge.core.tasks import OwnedThread
 from liveedge.media.hls import HlsSettings, HlsSource, Pace
-from liveedge.media.pull_http import WebLimits
+from liveedge.media.playlist import Part
+from liveedge.media.pull_http import Web, WebLimits
 from liveedge.media.pull_policy import PullPolicy
 from liveedge.media.source import SourceLost
 from liveedge.media.supervisor import Supervisor, SupervisorSettings
@@ -406,6 +407,23 @@ def test_a_password_goes_to_its_own_host_only_and_shows_nowhere(
 
 
 @pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("http://cam/x", "cam"),
+        ("https://cam:443/x", "cam"),
+        ("https://cam:80/x", "cam:80"),
+        ("http://[fd00::7]/x", "[fd00::7]"),
+        ("http://[fd00::7]:81/x", "[fd00::7]:81"),
+    ],
+)
+def test_the_host_is_written_as_signed_addresses_have_it(url: str, host: str) -> None:
+    """The signature of a stored file's address covers the header, without the usual port."""
+    web = Web(url, policy=PullPolicy(), clock=FakeClock())
+    request = web._request(url, web._judged(url), Part(url))
+    assert f"\r\nHost: {host}\r\n".encode() in request
+
+
+@pytest.mark.parametrize(
     ("piece", "why"),
     [
         (None, "timed out"),  # accepts and stays silent
@@ -415,6 +433,10 @@ def test_a_password_goes_to_its_own_host_only_and_shows_nowhere(
             "timed out|not a web server",
         ),  # endless headers
         (b"RTSP/1.0 200 OK\r\n\r\n", "not a web server"),
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n" + b"x" * 65_536,
+            "the connection broke",
+        ),  # a chunk without end, read as one piece
     ],
 )
 def test_a_server_that_wastes_time_is_left_in_time(piece: bytes | None, why: str) -> None:

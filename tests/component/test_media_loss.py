@@ -10,6 +10,7 @@ import io
 import random
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from liveedge.core.clock import SystemClock
 from liveedge.frames.timeline import Timeline
 from liveedge.media.coded import CodedTrail
 from liveedge.media.decode import DecodedFrame, VideoLimits, VideoReader
+from liveedge.media.delivery import deliver
 from liveedge.media.pixels import AvPixels
 from liveedge.media.pull import PullSettings
 from liveedge.media.pull_policy import PullPolicy
@@ -265,6 +267,34 @@ def test_fifty_sessions_leave_no_thread_and_no_socket_behind(
     camera.close()
     assert n_after[0] <= n_before[0] + 2  # the last connection may still be closing
     assert n_after[1] <= n_before[1]
+
+
+class Breaking:
+    """Bytes that fail instead of ending, as a connection does."""
+
+    def __init__(self, data: bytes) -> None:
+        self._rest = io.BytesIO(data)
+
+    def read(self, n_bytes: int) -> bytes:
+        data = self._rest.read(n_bytes)
+        if not data:
+            raise ConnectionResetError
+        return data
+
+
+def test_frames_that_the_decoder_held_when_the_connection_broke_are_counted() -> None:
+    """Case 34: received = used + dropped."""
+    data = encode_numbered(90, gop=90, container="mpegts", bf="2")
+    soon = {"probesize": "20000", "analyzeduration": "100000"}
+    n_packets = 0
+    with av.open(Breaking(data), "r", options=soon) as file, suppress(ConnectionResetError):
+        for packet in file.demux(file.streams.video[0]):
+            n_packets += packet.size > 0
+    sink = ListSink(FakeClock())
+    with av.open(Breaking(data), "r", options=soon) as file, pytest.raises(ConnectionResetError):
+        deliver(VideoReader(file, limits=VideoLimits()), sink, threading.Event())
+    assert len(sink.pixels) < n_packets
+    assert sink.n_dropped == {"cut_off": n_packets - len(sink.pixels)}
 
 
 def test_what_ffmpeg_says_of_damage_reaches_nobody(

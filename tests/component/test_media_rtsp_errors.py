@@ -5,6 +5,7 @@ No RTSP server is needed here: a few lines of the protocol are spoken by the tes
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import socket
 import threading
@@ -16,7 +17,7 @@ import pytest
 from liveedge.core.clock import SystemClock
 from liveedge.core.errors import SourceUnavailable
 from liveedge.core.tasks import OwnedThread
-from liveedge.media.pull import PullSettings, pinned
+from liveedge.media.pull import PullSettings, first_that_accepts, pinned, resolve
 from liveedge.media.pull_policy import PullPolicy, PullTarget
 from liveedge.media.rtsp import RtspSource
 from liveedge.media.source import SourceLost
@@ -126,6 +127,12 @@ def describes(media: str) -> Answer:
     return answer
 
 
+def over_udp_only(method: str, sequence: str) -> str:
+    if method == "SETUP":
+        return status("461 Unsupported Transport")(method, sequence)
+    return describes("m=video 0 RTP/AVP 26\r\na=control:t0\r\n")(method, sequence)
+
+
 def garbage(method: str, sequence: str) -> str:
     return "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"
 
@@ -165,6 +172,7 @@ OLD = "m=video 0 RTP/AVP 31\r\na=control:t0\r\n"  # H.261
         pytest.param(describes(SOUND), "no video track", True, id="only sound"),
         pytest.param(describes(ODD), "codec not supported", True, id="unknown codec"),
         pytest.param(describes(OLD), "codec not supported (h261)", True, id="old codec"),
+        pytest.param(over_udp_only, "video over TCP", True, id="only UDP"),
         pytest.param(garbage, "not an RTSP camera", False, id="a web server"),
         pytest.param(hangs_up, "", False, id="hangs up"),
     ],
@@ -189,6 +197,50 @@ def test_a_server_that_accepts_and_stays_silent_times_out(
     serve: Callable[[Answer | None], int],
 ) -> None:
     assert loss_of(camera(serve(None))).reason == "timed out"
+
+
+@pytest.mark.parametrize("asked", ["OPTIONS", "DESCRIBE"])
+def test_a_redirect_is_not_followed(serve: Callable[[Answer | None], int], asked: str) -> None:
+    """It would lead around the policy: FFmpeg follows it unasked."""
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        where = f"rtsp://127.0.0.1:{elsewhere.getsockname()[1]}/secret-path"
+        moved = status("302 Moved Temporarily", f"Location: {where}")
+
+        def answer(method: str, sequence: str) -> str:
+            return (moved if method == asked else describes(SOUND))(method, sequence)
+
+        loss = loss_of(camera(serve(answer)))
+        assert "redirects to another URL" in loss.reason
+        assert loss.hopeless
+        elsewhere.settimeout(0.2)
+        with contextlib.suppress(TimeoutError):  # not even a connection is better still
+            connection, _ = elsewhere.accept()
+            with connection:
+                connection.settimeout(5)
+                assert connection.recv(4096) == b""
+
+
+def test_a_silent_server_of_tls_is_left_in_time() -> None:
+    """Case 28."""
+    server = RawServer(None, every_s=0.05)
+    url = f"rtsps://admin:hunter2@127.0.0.1:{server.port}/secret-path"
+    try:
+        loss = loss_of(RtspSource(url, policy=PullPolicy(), clock=SystemClock(), settings=QUICK))
+    finally:
+        server.close()
+    assert loss.reason == "timed out"
+
+
+def test_tls_is_spoken_however_its_scheme_is_written() -> None:
+    """To FFmpeg `RTSPS` is RTSP, with the password for all to read."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"RTSPS://admin:hunter2@127.0.0.1:{listener.getsockname()[1]}/secret-path"
+        loss_of(RtspSource(url, policy=PullPolicy(), clock=SystemClock(), settings=QUICK))
+        listener.settimeout(5)
+        connection, _ = listener.accept()
+        with connection:
+            connection.settimeout(5)
+            assert connection.recv(1) == b"\x16"  # the greeting of TLS
 
 
 OK = b"RTSP/1.0 200 OK\r\nCSeq: 1\r\n"
@@ -238,6 +290,20 @@ def test_a_name_is_looked_up_once_and_its_address_used() -> None:
     assert pinned(url, target, six) == "rtsp://bob:a%40b@[2001:db8::7]:8554/live?x=1"
     secure = PullTarget("rtsps", "cam.example", 322, None)
     assert pinned("rtsps://cam.example/x", secure, address) == "rtsps://cam.example/x"
+    assert pinned("RTSPS://cam.example/x", secure, address) == "rtsps://cam.example/x"
+    here = ipaddress.ip_address("127.0.0.1")
+    local = PullTarget("rtsp", "x.localhost", 554, here)  # never looked up, not even by FFmpeg
+    assert pinned("rtsp://x.localhost/y", local, here) == "rtsp://127.0.0.1:554/y"
+
+
+def test_of_a_name_with_thousands_of_addresses_only_a_few_are_tried() -> None:
+    """Each may take seconds, in which nothing can stop the attempt."""
+    closed = [ipaddress.ip_address(f"127.0.0.{n}") for n in range(2, 6)]
+    with socket.create_server(("127.0.0.9", 0)) as listener:
+        port = listener.getsockname()[1]
+        open_ = ipaddress.ip_address("127.0.0.9")
+        assert first_that_accepts([*closed[:3], open_], port) == open_
+        assert first_that_accepts([*closed, open_], port) == closed[0]
 
 
 def test_a_camera_that_describes_itself_and_sends_nothing_times_out(
@@ -265,6 +331,21 @@ def test_a_name_that_leads_to_a_forbidden_address_is_refused_when_it_is_resolved
     loss = loss_of(source)
     assert "a port of this server" in loss.reason
     assert loss.hopeless
+
+
+def test_an_address_of_this_machine_that_nobody_named_is_known_when_it_is_connected_to() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("198.51.100.7", 9))  # sends nothing: only asks for the way out
+        except OSError:
+            pytest.skip("this machine has no address but loopback")
+        here = probe.getsockname()[0]
+    policy = PullPolicy(own_ports=frozenset({8080}))
+    loss = loss_of(RtspSource(f"rtsp://{here}:8080/x", policy=policy, clock=SystemClock()))
+    assert "a port of this server" in loss.reason
+    assert loss.hopeless
+    other = ipaddress.ip_address("198.51.100.7")
+    assert resolve(PullTarget("rtsp", str(other), 8080, other), policy) == other
 
 
 @pytest.mark.parametrize("url", ["http://camera/x", "file:///x", "camera", "rtmp://camera/x"])

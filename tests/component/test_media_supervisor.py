@@ -261,6 +261,21 @@ def test_attempts_that_never_end_are_counted_and_no_more_than_a_few_pile_up(benc
     bench.until(lambda: supervisor.status().health == "live")
 
 
+def test_a_machine_without_a_thread_to_spare_costs_attempts_and_not_the_camera(
+    bench: Bench,
+) -> None:
+    source = ScriptedSource(delivers(1, then=fails("lost")), delivers(1), clock=bench.clock)
+    supervisor = bench.run(source)
+    bench.until(lambda: supervisor.status().health == "reconnecting")
+    threading.stack_size(1 << 47)  # more than there are addresses: no thread can begin
+    try:
+        bench.until(lambda: "no thread" in supervisor.status().reason, moving_s=0.05)
+    finally:
+        threading.stack_size(0)
+    bench.until(lambda: len(bench.target.frames) == 2, moving_s=0.05)
+    assert supervisor.status().health == "live"
+
+
 def test_a_password_that_stops_working_is_tried_seldom_and_for_ever(bench: Bench) -> None:
     """Cameras lock an account after a few wrong tries."""
     source = ScriptedSource(
@@ -305,6 +320,18 @@ def test_the_end_of_a_source_is_shown_and_nothing_follows(bench: Bench) -> None:
     bench.until(lambda: supervisor.status().health == "ended")
     bench.clock.move(100)
     assert camera.n_runs == 1
+
+
+def test_a_source_that_breaks_off_for_good_ends_with_its_reason(bench: Bench) -> None:
+    def breaks_off(sink: FrameSink, _stopping: threading.Event) -> None:
+        sink.frame(plain_pixels())
+        raise SourceLost("the rest cannot be read", final=True)
+
+    source = ScriptedSource(breaks_off, clock=bench.clock)
+    supervisor = bench.run(source)
+    bench.until(lambda: supervisor.status().health == "ended")
+    assert supervisor.status().reason == "the rest cannot be read"
+    assert (len(source.started_at_s), len(bench.target.frames)) == (1, 1)
 
 
 def test_after_stop_no_frame_is_taken(bench: Bench) -> None:

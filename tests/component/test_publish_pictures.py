@@ -80,6 +80,18 @@ def test_seeds_of_the_simulated_camera_are_different_scenes():
     assert not np.array_equal(seen[0], seen[1])
 
 
+def test_a_file_that_cannot_be_read_to_its_end_is_said(tmp_path: Path):
+    """As is a camera that is unplugged: their packets end with an error."""
+    path = tmp_path / "clip.y4m"
+    frame = b"FRAME\n" + bytes(64 * 48 * 3 // 2)
+    path.write_bytes(b"YUV4MPEG2 W64 H48 F20:1 C420\n" + frame * 5 + b"x" * len(frame) * 5)
+    clock = FakeClock()
+    taken = Taken(open_pictures(str(path), Wanted(), clock=clock), clock)
+    assert len(taken.frames) == 5
+    assert isinstance(taken.error, NoPictures)
+    assert "clip.y4m cannot be read any further" in str(taken.error)
+
+
 def test_a_file_comes_in_its_own_pace_and_begins_again(tmp_path: Path):
     clock = FakeClock()
     pictures = open_pictures(str(clip(tmp_path)), Wanted(), clock=clock)

@@ -55,8 +55,10 @@ class FakeRoom:
         return self._lost
 
     async def frames(self, sid):
-        while True:
-            yield await self._queue(sid).get()
+        while (frame := await self._queue(sid).get()) is not None:
+            if isinstance(frame, Exception):
+                raise frame
+            yield frame
 
     async def close(self):
         self.is_closed = True
@@ -75,6 +77,10 @@ class FakeRoom:
             self._queue(sid).put_nowait(RoomFrame(pixels=plain_pixels(), source_time_s=1.5))
 
         self._loop.call_soon_threadsafe(put)
+
+    def put(self, sid, ending):
+        """Its frames end, or cannot be read."""
+        self._loop.call_soon_threadsafe(lambda: self._queue(sid).put_nowait(ending))
 
     def n_waiting(self, sid):
         return self._queue(sid).qsize()
@@ -187,6 +193,29 @@ def test_a_muted_video_is_said_and_its_black_frames_are_not_shown(room):
         room.show(RoomVideo(sid="a"))
         it.until(lambda: room.send("a") or len(it.sink.pixels) > 0)
         assert len(it.sink.pixels) < room.n_sent
+
+
+def test_a_video_whose_frames_end_while_it_is_published_is_taken_anew(room):
+    """As an SDK does that has lost its connection and come back."""
+    with running(room) as it:
+        it.until_state("waiting_for_publisher", WAITING)
+        room.show(RoomVideo(sid="a"))
+        it.until_state("waiting_for_keyframe", "connected")
+        room.put("a", None)
+        room.send("a")
+        it.until(lambda: len(it.sink.pixels) == 1)
+        assert it.sink.n_gaps == 1
+
+
+def test_a_video_that_cannot_be_read_is_no_silence(room):
+    with running(room) as it:
+        it.until_state("waiting_for_publisher", WAITING)
+        room.show(RoomVideo(sid="a"))
+        it.until_state("waiting_for_keyframe", "connected")
+        room.put("a", ValueError("a format from the future"))
+        it.until(lambda: it.lost is not None)
+        assert "could not be read" in it.lost.reason
+    assert room.is_closed
 
 
 def test_a_room_that_is_lost_is_joined_again_by_the_supervisor(room):

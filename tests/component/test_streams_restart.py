@@ -331,8 +331,20 @@ async def test_streams_that_the_memory_no_longer_holds_are_ended_newest_first(tm
         streams = await life.restart()
         states = [streams.view(TENANT, view.id).state for view in views]
         assert states == ["active", "active", "ended"]
+        assert "resume" not in life.feeds[views[2].id].calls
         assert "room for 2 streams now" in caplog.text
         await until(lambda: views[2].id not in life.folders())
+
+
+async def test_a_stream_whose_lease_ran_out_meanwhile_takes_no_place(tmp_path):
+    async with living(tmp_path) as life:
+        old = await life.streams.create(TENANT, RTSP)
+        life.clock.move(LEASE_S / 2)
+        young = [await life.streams.create(TENANT, RTSP) for _ in range(2)]
+        life.limits = replace(life.limits, max_streams=2)
+        streams = await life.restart(down_s=LEASE_S / 2 + 1)
+        assert streams.view(TENANT, old.id).end_reason == "expired"
+        assert [streams.view(TENANT, one.id).state for one in young] == ["active"] * 2
 
 
 async def test_a_stream_without_disk_space_is_refused_and_says_where(tmp_path):

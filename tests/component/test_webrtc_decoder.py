@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from fractions import Fraction
@@ -35,7 +35,13 @@ ENCODERS = {"vp8": "libvpx", "h264": "libx264"}
 
 
 def units(
-    codec: Codec, n: int, *, gop: int = 10, width: int = 320, height: int = 240
+    codec: Codec,
+    n: int,
+    *,
+    gop: int = 10,
+    width: int = 320,
+    height: int = 240,
+    more: Mapping[str, str] | None = None,
 ) -> list[Unit]:
     """What the jitter buffer would hand over: one unit per picture."""
     coder = av.CodecContext.create(ENCODERS[codec], "w")
@@ -45,7 +51,7 @@ def units(
     fast = {"tune": "zerolatency", "preset": "ultrafast", "crf": "18"}
     coder.options = (
         fast if codec == "h264" else {"deadline": "realtime", "cpu-used": "8", "b": "2M"}
-    )
+    ) | dict(more or {})
     made = []
     for number in range(n):
         picture = av.VideoFrame.from_ndarray(
@@ -62,6 +68,17 @@ def units(
                 Unit(codec, data, number * 3000, is_key(codec, data, nals), nals, after_loss=False)
             )
     return made
+
+
+def presentation_order(pictures: list[Unit]) -> list[int]:
+    """Which packet has the picture that is shown first, second, ..."""
+    decoder = av.CodecContext.create("h264", "r")
+    shown = []
+    for n, unit in enumerate(pictures):
+        packet = av.Packet(unit.data)
+        packet.pts = n
+        shown += [frame.pts for frame in decoder.decode(packet)]
+    return [n for n in [*shown, *(f.pts for f in decoder.decode(None))] if n is not None]
 
 
 def _nals(data: bytes) -> list[bytes]:
@@ -139,6 +156,21 @@ async def test_after_a_loss_frames_are_marked_until_the_next_key_frame(codec: Co
     assert coded == [not corrupt for corrupt in it.corrupt()]
 
 
+async def test_pictures_that_come_later_than_their_packets_are_not_kept_with_them() -> None:
+    """A publisher with B-frames: the frame at hand is that of an earlier packet."""
+    pictures = units("h264", 22, more={"tune": "film", "x264-params": "b-adapt=0:bframes=2"})
+    async with decoding() as it:
+        for n, unit in enumerate(pictures):
+            it.decoder.offer(Task(unit=unit, time_s=float(n)))
+        await until(lambda: len(it.sink.frames) >= 16, "they are decoded", within_s=5)
+    numbers = [number for number in it.numbers() if number is not None]
+    assert numbers == list(range(len(numbers)))
+    assert [frame.coded for frame in it.sink.frames] == [None] * len(it.sink.frames)
+    times_s = [frame.source_time_s for frame in it.sink.frames]
+    sent_s = [float(order) for order in presentation_order(pictures)]
+    assert times_s == sent_s[: len(times_s)]
+
+
 @pytest.mark.parametrize("codec", ["vp8", "h264"])
 async def test_before_the_first_key_frame_nothing_comes_out_and_one_is_wanted(codec: Codec) -> None:
     parts = units(codec, 12)
@@ -211,6 +243,35 @@ async def test_a_key_frame_whose_parameters_may_be_lost_heals_nothing() -> None:
         assert it.n_wanted == 1
         await it.feed(parts[0])
         assert it.corrupt()[-1] is False
+
+
+async def test_a_key_frame_heals_where_the_offer_is_all_that_ever_says_the_parameters() -> None:
+    parts = units("h264", 4)
+    sets = parameter_sets(parts[0].data)
+    bare = replace(parts[0], data=parts[0].data.replace(sets, b""), nals=1 << 5)
+    async with decoding(known=sets) as it:
+        await it.feed(bare, replace(parts[1], after_loss=True), replace(bare, after_loss=True))
+        assert it.corrupt() == [False, True, False]
+
+
+async def test_a_key_frame_after_pictures_that_were_given_up_needs_its_own_parameters() -> None:
+    """New ones may be among them: a decoder with the old ones shows whatever comes out."""
+    parts = units("h264", 8)
+    sets = parameter_sets(parts[0].data)
+    bare = replace(parts[0], data=parts[0].data.replace(sets, b""), nals=1 << 5)
+    async with decoding() as it:
+        await it.feed(parts[0])
+        it.sink.costs_s = 0.3
+        for unit in [*parts[1:]] * (N_WAITING // 7 + 2):
+            it.decoder.offer(Task(unit=unit, time_s=0.0))
+        it.sink.costs_s = 0.0
+        assert it.decoder.counts.behind > 0
+        n_wanted = it.n_wanted
+        n = len(it.sink.frames)
+        it.decoder.offer(Task(unit=bare, time_s=1.0))
+        await until(lambda: it.n_wanted > n_wanted, "another one is wanted")
+        await until(lambda: len(it.sink.frames) > n, "it is shown")
+        assert it.corrupt()[-1]
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from liveedge.core.clock import SystemClock
 from liveedge.core.errors import QueueFull
 from liveedge.media.webrtc.decoder import N_WAITING
 from liveedge.media.webrtc.engine import WebRtc, WebRtcSettings
+from liveedge.media.webrtc.sdp import read_offer
 from liveedge.media.webrtc.session import OfferInvalid
 from tests.media_files import numbered
 from tests.webrtc_offers import VP9, offer, video
@@ -385,6 +386,28 @@ async def test_refused_offers_leave_the_session_usable_and_others_undisturbed() 
         n = len(scene.sink.frames)
         await scene.frames(n + 5)
         await peer.close()
+
+
+async def test_others_do_not_wait_for_a_huge_offer_to_be_read() -> None:
+    candidate = "a=candidate:1 1 udp 1 10.0.{}.{} 5000 typ host"
+    extra = [candidate.format(n // 250, n % 250) for n in range(10_000)]
+    text = offer(video("0", extra=extra))
+    clock = SystemClock()
+    begun_s = clock.monotonic_s()
+    read_offer(text)
+    takes_s = clock.monotonic_s() - begun_s
+    async with stage() as scene:
+        waits_s = []
+        for _ in range(5):
+            session = await scene.open()
+            begun_s = clock.monotonic_s()
+            answer = asyncio.ensure_future(session.answer(text))
+            await asyncio.sleep(0)
+            await scene.engine.call(asyncio.sleep(0))
+            waits_s.append(clock.monotonic_s() - begun_s)
+            await answer
+            await session.close("read")
+    assert min(waits_s) < takes_s / 2
 
 
 async def test_a_publisher_that_leaves_ends_its_session_with_the_reason() -> None:

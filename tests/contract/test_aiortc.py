@@ -24,7 +24,9 @@ from liveedge.media.webrtc.private import (
     CONNECTION_ATTRIBUTES,
     DTLS_ATTRIBUTES,
     REQUIRED,
+    SCTP_ATTRIBUTES,
     STUN_ATTRIBUTES,
+    DataChannels,
     Link,
     new_certificate,
 )
@@ -68,6 +70,7 @@ async def test_the_attributes_exist() -> None:
     for owner, names in (
         (connection, CONNECTION_ATTRIBUTES),
         (dtls, DTLS_ATTRIBUTES),
+        (DataChannels(dtls), SCTP_ATTRIBUTES),
         (end, STUN_ATTRIBUTES),
     ):
         missing = [name for name in names if not hasattr(owner, name)]
@@ -82,6 +85,7 @@ async def test_the_attributes_exist() -> None:
     [
         (Connection.data_received, ["self", "data", "component"]),
         (Connection.add_remote_candidate, ["self", "remote_candidate"]),
+        (Connection.request_received, ["self", "message", "addr", "protocol"]),
         (ice.StunProtocol.datagram_received, ["self", "data", "addr"]),
         (ice.StunProtocol.connection_lost, ["self", "exc"]),
         (ice.server_reflexive_candidate, ["protocol", "stun_server"]),
@@ -92,7 +96,13 @@ async def test_the_attributes_exist() -> None:
         (RTCDtlsTransport.start, ["self", "remoteParameters"]),
         (RTCDtlsTransport._set_role, ["self", "role"]),
         (RTCSctpTransport.start, ["self", "remoteCaps", "remotePort"]),
+        (RTCSctpTransport._handle_data, ["self", "data"]),
+        (RTCSctpTransport._receive, ["self", "stream_id", "pp_id", "data"]),
+        (RTCSctpTransport._receive_data_chunk, ["self", "chunk"]),
+        (RTCSctpTransport._receive_forward_tsn_chunk, ["self", "chunk"]),
+        (RTCSctpTransport._receive_sack_chunk, ["self", "chunk"]),
         (pylibsrtp.Session.unprotect, ["self", "packet"]),
+        (pylibsrtp.Session.remove_stream, ["self", "ssrc"]),
     ],
 )
 def test_the_parameters_are_those_that_are_given(function: Any, parameters: list[str]) -> None:

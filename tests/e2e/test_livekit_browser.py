@@ -3,12 +3,11 @@
 import asyncio
 import json
 
-import httpx
 import pytest
 
 from liveedge.demo.server import running_server
 from tests.browsers import Browser, browser_command
-from tests.publishing import CLOCK, MAX_DELAY_MS, MIN_FPS, Relay, StreamView, until
+from tests.publishing import CLOCK, MAX_DELAY_MS, MIN_FPS, Relay, until
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -26,14 +25,6 @@ def server():
 def page(server):
     with Browser("livekit.html") as browser:
         yield browser
-
-
-@pytest.fixture
-def stream(server):
-    with httpx.Client(base_url=server.url, timeout=30, trust_env=False) as client:
-        view = StreamView.create(client)
-        yield view
-        client.delete(f"/streams/{view.id}")
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,6 @@
 import asyncio
 from pathlib import Path
 
-import httpx
 import pytest
 from livekit import rtc
 
@@ -15,7 +14,6 @@ from tests.publishing import (
     MIN_FPS,
     Relay,
     SdkPublisher,
-    StreamView,
     until,
 )
 
@@ -28,19 +26,6 @@ FLAGS = ("--announced-ip", "127.0.0.1", "--hot-mb", "8", "--history-mb", "8")
 def server():
     with running_server(model=None, port=None, clock=CLOCK, flags=FLAGS) as started:
         yield started
-
-
-@pytest.fixture
-def http(server):
-    with httpx.Client(base_url=server.url, timeout=30, trust_env=False) as client:
-        yield client
-
-
-@pytest.fixture
-def stream(http):
-    view = StreamView.create(http)
-    yield view
-    http.delete(f"/streams/{view.id}")
 
 
 @pytest.fixture

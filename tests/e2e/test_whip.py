@@ -44,17 +44,9 @@ def server():
         yield started
 
 
-@pytest.fixture
-def http(server):
-    with httpx.Client(base_url=server.url, timeout=30, trust_env=False) as client:
-        yield client
-
-
-@pytest.fixture
-def stream(http):
-    view = StreamView.create(http)
-    yield view
-    http.delete(f"/streams/{view.id}")
+def hear_ctrl_c() -> None:
+    """As in a terminal. What a shell starts in the background, these tests perhaps, ignores it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class Command:
@@ -68,6 +60,7 @@ class Command:
             stderr=subprocess.PIPE,
             text=True,
             env={k: v for k, v in os.environ.items() if not k.startswith("LIVEEDGE_")},
+            preexec_fn=hear_ctrl_c,
         )
 
     def stream_id(self) -> str:

@@ -160,6 +160,14 @@ def test_sets_that_differ_from_the_extradata_are_given_back_until_they_come_agai
     assert watch.sets_before() == packet(other, PPS)  # a decoder drops what builds on the old one
 
 
+def test_hostile_numbers_of_parameter_sets_fill_no_memory() -> None:
+    watch = H264Watch(b"")
+    for number in range(2000):
+        other = Bits().u(66, 8).u(0, 16).ue(number, 0, 2, 1).u(0, 1).ue(39, 29).u(1, 1)
+        look(watch, other.unit(b"\x67"), Bits().ue(number, 0).u(0, 2).unit(b"\x68"))
+    assert (len(watch._sps), len(watch._sps_of_pps)) == (256, 256)
+
+
 def hevc(kind: int, body: bytes = b"\x80\x00\x00\x40") -> bytes:
     return bytes([kind << 1, 1]) + body
 

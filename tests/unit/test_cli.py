@@ -128,7 +128,7 @@ def test_a_model_that_is_missing_is_one_line_that_says_where_it_was_looked_for(
 
 
 def test_the_memory_of_a_server_is_planned_without_torch(capsys, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("liveedge.engine.front.find_spec", lambda _name: None)
+    monkeypatch.setattr("liveedge.engine.device.find_spec", lambda _name: None)
     assert main(["config", "memory"], {}) == 0
     assert main(["config", "memory", "--device", "cuda"], {}) == 2
     assert "no CUDA device or no build of torch" in capsys.readouterr().err

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from liveedge.core.errors import SettingsInvalid
-from liveedge.engine.front import find_device, n_cuda_devices
+from liveedge.engine.device import find_device, n_cuda_devices
 
 
 def test_the_processor_is_taken_as_asked() -> None:
@@ -29,7 +29,7 @@ def test_what_is_asked_and_not_there_is_refused_and_not_replaced() -> None:
 
 def test_torch_is_found_and_not_imported() -> None:
     code = (
-        "import sys; from liveedge.engine.front import find_device; find_device('auto');"
+        "import sys; from liveedge.engine.device import find_device; find_device('auto');"
         " assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

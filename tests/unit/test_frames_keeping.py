@@ -124,8 +124,13 @@ def test_where_encoding_would_not_keep_up_packets_are_kept_all_the_same():
 
 @pytest.mark.parametrize(
     "change",
-    [{"size": (8, 6)}, {"gap": True}, {"params": CodecParams(codec="any", extradata=b"other")}],
-    ids=["size", "gap", "codec"],
+    [
+        {"size": (8, 6)},
+        {"gap": True},
+        {"params": CodecParams(codec="any", extradata=b"other")},
+        {"params": CodecParams(codec="any", extradata=b"camera")},
+    ],
+    ids=["size", "gap", "codec", "decoder"],
 )
 def test_packets_go_on_over_no_change(change):
     frames = [*camera(5), frame(5, key=False, **change)]

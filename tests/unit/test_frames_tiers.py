@@ -314,6 +314,7 @@ def test_a_chunk_that_does_not_give_its_frames_is_evicted_but_for_what_is_hot():
     assert tiers.evicted == {"replay_differs": 2}
     tiers.append(frame(5))
     assert where(tiers)[3:] == ["gone", "hot", "hot"]
+    assert tiers.evicted == {"replay_differs": 3}
 
 
 def test_the_packets_of_a_hot_frame_count_as_its_pixels_do():

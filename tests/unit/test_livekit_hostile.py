@@ -56,6 +56,21 @@ def test_any_text_is_an_offer_or_refused(text):
         assert all(s.mid == keep for s in smaller if s.is_video)
 
 
+def test_an_offer_of_nothing_but_sections_is_refused_before_they_are_read():
+    with pytest.raises(OfferInvalid, match="170000 media sections, at most 256"):
+        sections("v=0\n" + "m=\n" * 170_000)
+
+
+@pytest.mark.timeout(20)
+def test_an_offer_of_very_many_codecs_is_put_in_order_in_time():
+    """In the event loop: every comparison of all with all would hold up the whole server."""
+    payloads = [str(n) for n in range(60_000)]
+    lines = [f"m=video 9 x {' '.join(payloads)}", "a=mid:7", "a=sendonly"]
+    lines += [f"a=rtpmap:{payload} VP8/90000" for payload in payloads]
+    smaller = narrowed("\n".join(["v=0", *lines]), keep="7", codec="vp8")
+    assert sections(smaller)[0].codecs == ("vp8",)
+
+
 @given(st.lists(SDP, max_size=4))
 def test_any_offers_leave_a_choice_of_their_own_sections(texts):
     tracks = Tracks(new_id=lambda: "1")

@@ -113,6 +113,8 @@ def test_numbers_that_are_none_do_no_harm(value: str) -> None:
         ("#EXTM3U\n#EXT-X-MAP:X=1\na", "malformed"),
         ("#EXTM3U\n#EXT-X-KEY:METHOD=AES-128\na", "malformed"),
         ('#EXTM3U\n#EXT-X-KEY:METHOD=AES-128,URI="k",IV=0xzz\na', "malformed"),
+        ('#EXTM3U\n#EXT-X-KEY:METHOD=AES-128,URI="k",IV=00  00\na', "malformed"),
+        (f'#EXTM3U\n#EXT-X-KEY:METHOD=AES-128,URI="k",IV=0x{"1" * 33}\na', "malformed"),
         ("#EXTM3U\n#EXT-X-KEY:METHOD=SAMPLE-AES,URI=k\na", "protected"),
         ('#EXTM3U\n#EXT-X-KEY:METHOD=AES-128,URI="k",KEYFORMAT="com.x"\na', "protected"),
         ("#EXTM3U\nhttp://[bad/a", "malformed"),
@@ -121,6 +123,14 @@ def test_numbers_that_are_none_do_no_harm(value: str) -> None:
 def test_what_is_no_playlist_is_refused_with_a_reason(text: str, why: str) -> None:
     with pytest.raises(PlaylistInvalid, match=why):
         parse_playlist(text, url=URL)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("piece", ["A", "A=", ',A="', ", ", '"'])
+def test_a_long_list_of_attributes_is_read_in_one_pass(piece: str) -> None:
+    """Reading holds up the whole process, and a stranger decides how long the line is."""
+    line = "#EXT-X-KEY:METHOD=NONE," + piece * 1_000_000
+    assert media(line, "#EXTINF:1,", "a").segments[0].key is None
 
 
 def test_a_byte_order_mark_and_carriage_returns_are_no_harm() -> None:

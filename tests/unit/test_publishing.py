@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from liveedge.core.errors import ModelUnavailable
+from liveedge.core.errors import ModelUnavailable, SettingsInvalid
 from liveedge.service.publishing import Publishing, PublishParts
 from liveedge.service.tokens import PublishTokens
 from liveedge.testing.clock import FakeClock
@@ -35,12 +35,15 @@ class Parts:
     def __init__(self) -> None:
         self.made: list[Any] = []
         self.n_closed = 0
+        self.port_is_taken = False
 
     def tokens(self) -> PublishTokens:
         self.made.append("tokens")
         return PublishTokens(bytes(32), clock=FakeClock())
 
     def ingest(self, _tokens: PublishTokens) -> Any:
+        if self.port_is_taken:
+            raise SettingsInvalid("the UDP port cannot be opened")
         ingest = FakeIngest()
         self.made.append(ingest)
         return ingest
@@ -121,6 +124,19 @@ async def test_what_is_being_made_at_the_end_is_closed_too():
     await publishing.told("s", "livekit", base_url="http://h")
     await publishing.close()
     assert parts.made[-1].is_closed
+
+
+async def test_an_entrance_that_could_not_be_made_is_tried_again_for_the_next_publisher():
+    parts = Parts()
+    parts.port_is_taken = True
+    publishing = parts.publishing("json")
+    for _ in range(2):
+        with pytest.raises(SettingsInvalid, match="UDP port"):
+            await publishing.ingest()
+    parts.port_is_taken = False
+    assert await publishing.ingest() is publishing.loaded is not None
+    await publishing.close()
+    assert parts.n_closed == 1
 
 
 async def test_a_part_that_cannot_be_imported_is_an_error_for_who_asks():

@@ -151,7 +151,10 @@ def test_ice_servers_are_parted_from_their_credentials(text, parted):
         ({"public_url": "example.org"}, "public_url (from flag): needs to be http://host or"),
         ({"public_url": "http://u:hush@h"}, "without user, query and fragment"),
         ({"public_url": "http://h:x"}, "public_url (from flag)"),
-        ({"livekit": {"url": "ws://h", "api_key": "hush"}}, "livekit (from flag): "),
+        (
+            {"livekit": {"url": "ws://h", "api_key": "hush"}},
+            "livekit.api_secret (from flag): Field required",
+        ),
         (
             {"livekit": {"url": "h", "api_key": "a", "api_secret": "hush"}},
             "ws://host or wss://host",

@@ -222,6 +222,19 @@ def test_what_is_held_is_bounded_in_packets_and_bytes() -> None:
     assert huge.take_loss()
 
 
+def test_packets_that_never_come_are_bounded_though_every_one_that_comes_skips_many() -> None:
+    assembler = Assembler()
+    for n in range(1000):
+        assembler.add(picture(n, at=n * 900 & 0xFFFF, size=1, key=True)[0], 0.0)
+        assert len(assembler._holes) <= 2000
+    assert assembler.counts.given_up > 800_000
+    at = 1000 * 900
+    feed(assembler, [p for n in range(3) for p in picture(n, at=at + n, size=1, key=True)])
+    units = assembler.expire(5.0)
+    assert [number(unit) for unit in units][-3:] == [0, 1, 2]
+    assert assembler.n_held == 0
+
+
 def test_after_overflow_the_next_picture_comes_through() -> None:
     assembler = Assembler(AssemblerLimits(max_packets=10))
     feed(assembler, pictures(1, at=0))

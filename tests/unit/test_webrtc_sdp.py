@@ -219,7 +219,13 @@ def test_candidates_are_counted_once_each_and_bounded() -> None:
     hidden = ["a=candidate:1 1 udp 1 abc.local 5000 typ host"]
     parsed = read_offer(offer(video("0", extra=[*many, *many, *hidden])))
     assert len(parsed.candidates) == 32
-    assert parsed.n_unusable == 28 + 1
+
+
+def test_what_may_be_asked_of_a_codec_is_bounded_however_often_it_is_said() -> None:
+    many = [f"a=rtcp-fb:{n} kind-{i}" for i in range(3000) for n in ("*", "96")]
+    (section,) = read_offer(offer(video("0", extra=many))).sections
+    assert "nack pli" in section.codecs[0].feedback
+    assert max(len(codec.feedback) for codec in section.codecs) < 100
 
 
 GOOD = offer(video("0"))

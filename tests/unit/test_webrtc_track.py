@@ -200,3 +200,27 @@ def test_no_packets_make_a_track_fail_or_grow() -> None:
         assert track.assembler.n_held <= 2 * 4096
         if n % 7 == 0:
             pictures(track)
+
+
+def test_what_was_counted_of_senders_that_are_forgotten_stays_counted() -> None:
+    track = shown()
+    for ssrc in range(20):
+        track.packet(packet(1, ssrc=ssrc), 0.0)
+        track.packet(packet(3, ssrc=ssrc), 0.0)
+    assert (track.n_received, track.n_lost) == (40, 20)
+
+
+def test_what_is_sent_again_of_another_layer_is_not_mixed_in() -> None:
+    track = shown(rid="f")
+    for n in (1, 3):
+        part = packet(n)
+        part.rid = "f"
+        track.packet(part, 0.0)
+    for layer in ("q", "f"):
+        again = repair(packet(2, payload=packet(2).payload + layer.encode()))
+        again.repaired_rid = layer
+        track.packet(again, 0.01)
+    decoder = track.decoder
+    assert decoder is not None
+    seen = [task.unit.data[-1:] for task in iter(lambda: decoder._tasks.take(0), None)]
+    assert seen == [b"e", b"f", b"e"]

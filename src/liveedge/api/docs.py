@@ -97,7 +97,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("/streams/{stream_id}", "get"): Operation(errors=(401, 404)),
     ("/streams/{stream_id}", "delete"): Operation(errors=(401, 404)),
     ("/streams/{stream_id}/keepalive", "post"): Operation(errors=(401, 404)),
-    ("/streams/{stream_id}/viewer-token", "post"): Operation(status=501, errors=(401, 404)),
+    ("/streams/{stream_id}/viewer-token", "post"): Operation(errors=(401, 404, 501)),
     ("/streams/{stream_id}/frame.jpg", "get"): Operation(
         kinds=("image/jpeg",),
         errors=_PICTURE_ERRORS,
@@ -135,7 +135,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("/whip/{stream_id}/{session_id}", "patch"): Operation(
         status=204,
         kinds=(),
-        errors=(400, 404, 412, 413, 415, 428, 501),
+        errors=(400, 404, 412, 413, 415, 422, 428, 501),
         body_kinds=("application/trickle-ice-sdpfrag",),
         parameters=(IF_MATCH,),
         is_public=True,

@@ -22,6 +22,7 @@ from liveedge.frames.snapshot import Snapshot
 
 CORRUPT = 1
 ENCODE_FAILED = 2
+REPLAY_DIFFERS = 4
 NO_CHUNK = -1  # in the column only
 
 _ROW = np.dtype(

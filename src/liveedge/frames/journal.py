@@ -24,7 +24,7 @@ import os
 import shutil
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -108,6 +108,7 @@ class HistoryFiles:
         self._capacity_bytes = capacity_bytes
         self._n_rows = max_rows + _SPARE_ROWS
         self._sequence = 0
+        self._header: bytes | None = None  # until there is a state: files without it are new ones
         self._index_file = _opened(folder / "index")
         try:
             fcntl.flock(self._index_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -154,6 +155,9 @@ class HistoryFiles:
         at = _STATE_AT + self._sequence % 2 * _STATE_BYTES
         block = _SUM.pack(zlib.crc32(block)) + block
         self._index[at : at + len(block)] = block
+        if self._header is not None:
+            self._index[: len(self._header)] = self._header
+            self._header = None
 
     def close(self) -> None:
         """Let the files go; `frames` is closed by the arena."""
@@ -189,10 +193,18 @@ class HistoryFiles:
         if state is not None:
             rows = self._found(index, frames, state) if frames is not None and has_frames else []
             earlier = _earlier(state, rows)
-        if not has_frames:
-            index[_ROWS_AT:] = bytes(len(index) - _ROWS_AT)
-        index[: len(header)] = header
+        index[_ROWS_AT:] = self._rows_of(() if earlier is None else earlier.chunks, index)
+        self._header = header
         return index, frames, earlier
+
+    def _rows_of(self, chunks: Sequence[Chunk], index: mmap.mmap) -> bytes:
+        """Theirs and no others: a row ahead of the state (after a loss of power) would name an older
+        picture once its index has been given to a new frame."""
+        rows = bytearray(self._n_rows * _ROW_BYTES)
+        for entry in (entry for chunk in chunks for entry in chunk.entries):
+            at = self._row_at(entry.index)
+            rows[at - _ROWS_AT : at - _ROWS_AT + _ROW_BYTES] = index[at : at + _ROW_BYTES]
+        return bytes(rows)
 
     def _mapped_index(self, *, is_same: bool) -> mmap.mmap:
         size = _ROWS_AT + self._n_rows * _ROW_BYTES
@@ -206,11 +218,15 @@ class HistoryFiles:
         if self._capacity_bytes == 0:
             return None, False
         file = _opened(folder / "frames")
+        has_size = os.fstat(file).st_size == self._capacity_bytes
         try:
-            has_size = os.fstat(file).st_size == self._capacity_bytes
             if not has_size:
                 os.ftruncate(file, self._capacity_bytes)
             return _mapped(file, self._capacity_bytes), is_same and has_size
+        except OSError:
+            if not has_size:
+                os.ftruncate(file, 0)  # what it got of a full disk helps nobody
+            raise
         finally:
             os.close(file)  # the map holds it
 

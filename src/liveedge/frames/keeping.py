@@ -17,7 +17,7 @@ import math
 from dataclasses import dataclass
 
 from liveedge.frames.chunks import HistoryCodec, Piece
-from liveedge.frames.frame import Frame
+from liveedge.frames.frame import CodecParams, Frame
 
 FIRST_CHECKS = 2  # runs; the first key frame meets the same empty decoder as a replay
 CHECK_REST_MS = 10_000  # for each frame of the next check: 1 of 300 is decoded twice at 30 a second
@@ -43,6 +43,7 @@ class Run:
     """A chunk as the recorder remembers it."""
 
     format: bytes
+    params: CodecParams | None  # of the packets: the same object for those of one decoder
     is_source: bool
     width: int
     height: int
@@ -51,16 +52,17 @@ class Run:
     n_frames: int
     is_damaged: bool
 
-    def with_next(self, frame: Frame, piece: Piece) -> Run:
+    def with_next(self, frame: Frame) -> Run:
         return Run(
             format=self.format,
+            params=self.params,
             is_source=self.is_source,
             width=self.width,
             height=self.height,
             first_index=self.first_index,
             last_index=frame.index,
             n_frames=self.n_frames + 1,
-            is_damaged=self.is_damaged or frame.corrupt or len(piece.packets) > 1,
+            is_damaged=self.is_damaged or frame.corrupt,
         )
 
 
@@ -117,7 +119,7 @@ class Recorder:
         if piece is None:
             self._end_run()
         elif self._run is not None and not piece.is_key:
-            self._run = self._run.with_next(frame, piece)
+            self._run = self._run.with_next(frame)
         else:
             self._end_run()
             self._run = _begun(frame, piece)
@@ -165,6 +167,7 @@ class Recorder:
             run is not None
             and run.is_source
             and run.format == piece.format
+            and run.params is _params_of(frame)
             and run.last_index + 1 == frame.index
             and run.n_frames < self._rules.source_frames
             and _has_size(run, frame)
@@ -234,14 +237,19 @@ class Recorder:
 def _begun(frame: Frame, piece: Piece) -> Run:
     return Run(
         format=piece.format,
+        params=_params_of(frame),
         is_source=piece.exact,
         width=frame.pixels.width,
         height=frame.pixels.height,
         first_index=frame.index,
         last_index=frame.index,
         n_frames=1,
-        is_damaged=frame.corrupt or len(piece.packets) > 1,
+        is_damaged=frame.corrupt,
     )
+
+
+def _params_of(frame: Frame) -> CodecParams | None:
+    return None if frame.coded is None else frame.coded.params
 
 
 def _has_size(run: Run, frame: Frame) -> bool:

@@ -161,7 +161,7 @@ class FrameStore:
         self._final: StoreCounters | None = None  # set once closed
         if self._files is not None and self._files.earlier is not None:
             self._go_on(self._files.earlier)
-            self._save()
+        self._save()
 
     @staticmethod
     def forget(folder: Path) -> None:

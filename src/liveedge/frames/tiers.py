@@ -28,7 +28,7 @@ from typing import Literal, Protocol, TypeAlias
 from liveedge.frames.chunks import Chunk, ChunkRing, Piece, StoredRun, pack
 from liveedge.frames.frame import Frame
 from liveedge.frames.history import Arena
-from liveedge.frames.index import CORRUPT, ENCODE_FAILED, FrameIndex, IndexRow
+from liveedge.frames.index import CORRUPT, ENCODE_FAILED, REPLAY_DIFFERS, FrameIndex, IndexRow
 
 EvictReason: TypeAlias = Literal[
     "retention",  # older than the stream keeps
@@ -278,6 +278,7 @@ class FrameTiers:
             self.chunks.close_open()
         for entry in chunk.entries:
             if self.index.is_alive(entry.index):
+                self.index.set_flag(entry.index, REPLAY_DIFFERS)  # for those that are hot
                 self._forget_place(entry.index, "replay_differs")
             if self._journal is not None:
                 self._journal.free(entry.index)
@@ -316,6 +317,8 @@ class FrameTiers:
     def _why_not_encoded(self, index: int) -> EvictReason:
         if self.index.has_flag(index, ENCODE_FAILED):
             return "encode_failed"
+        if self.index.has_flag(index, REPLAY_DIFFERS):
+            return "replay_differs"
         was_given = index < self._encode_from
         no_history = self.arena.capacity_bytes == 0
         return "history_full" if was_given or no_history else "encoder_behind"

@@ -6,8 +6,11 @@ of RTP that packets were. They may also repeat URLs: none of them is ever printe
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
+import threading
+from collections.abc import Callable, Iterator
 
 import av.logging
 from av.logging import Capture
@@ -23,12 +26,42 @@ _WHILE_DECODING = re.compile(
 _BESIDE = re.compile(r"\bSEI\b|timecode|user data|VUI|\bAUD\b|exceeds max", re.IGNORECASE)
 
 
+_opening = threading.local()  # FFmpeg says it in the thread that opens, and to nobody in particular
+
+
+class _Redirects(logging.Filter):
+    """Stops the thread that says it is being redirected. Lets nothing through."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        hold: Callable[[], None] | None = getattr(_opening, "hold", None)
+        if hold is not None and "Redirecting to" in record.getMessage():
+            hold()
+        return False
+
+
+_REDIRECTS = _Redirects()
+
+
 def listen() -> None:
-    """Let `Hearing` hear warnings and errors, and silence them for everyone else. Once is enough."""
-    if av.logging.get_level() != av.logging.WARNING:
+    """Let `Hearing` hear warnings and errors, and `held_at_redirect` redirects; silence the rest and
+    these for everyone else. Once is enough."""
+    if av.logging.get_level() != av.logging.INFO:
         logging.getLogger("libav").setLevel(logging.CRITICAL + 1)
+        logging.getLogger("libav.rtsp").setLevel(logging.INFO)
+        logging.getLogger("libav.rtsp").addFilter(_REDIRECTS)
         av.logging.set_skip_repeated(False)  # or what another thread just said would be swallowed
-        av.logging.set_level(av.logging.WARNING)
+        av.logging.set_level(av.logging.INFO)
+
+
+@contextlib.contextmanager
+def held_at_redirect(hold: Callable[[], None]) -> Iterator[None]:
+    """FFmpeg says that it follows an RTSP redirect, then follows it: `hold` is called in between, in
+    this thread. It must not raise."""
+    _opening.hold = hold
+    try:
+        yield
+    finally:
+        _opening.hold = None
 
 
 class Hearing:
@@ -47,10 +80,13 @@ class Hearing:
         self._capture.__exit__(None, None, None)
 
     def of_lost_packets(self) -> bool:
-        return bool(self._said) and any(_WHILE_READING.search(said) for *_, said in self._said)
+        return any(_WHILE_READING.search(said) for said in self._warnings())
 
     def of_damage(self) -> bool:
-        return bool(self._said) and any(is_damage(said) for *_, said in self._said)
+        return any(is_damage(said) for said in self._warnings())
+
+    def _warnings(self) -> Iterator[str]:
+        return (said for level, _, said in self._said if level <= av.logging.WARNING)
 
 
 def is_damage(said: str) -> bool:

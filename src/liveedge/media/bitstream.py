@@ -212,14 +212,13 @@ class H264Watch:
                 self._sps[number] = sps
             elif kind == _H264_PPS:
                 bits = _Bits(unit[1:24])
-                number = bits.ue()
+                number = _set_number(bits)
                 self._sps_of_pps[number] = bits.ue()
             else:
                 return
         except _Overrun:
             return
-        if number < 256:
-            self._sets.put(kind, number, unit, from_extradata=from_extradata)
+        self._sets.put(kind, number, unit, from_extradata=from_extradata)
 
     def _slice(self, unit: bytes) -> _Slice | None:
         bits = _Bits(unit[1:])
@@ -399,11 +398,19 @@ def _units_of_hvcc(record: bytes) -> Iterator[bytes]:
             at += 2 + size
 
 
+def _set_number(bits: _Bits) -> int:
+    """Of a parameter set; each is remembered, so that hostile ones must not be numbered for ever."""
+    number = bits.ue()
+    if number > 255:
+        raise _Overrun
+    return number
+
+
 def _h264_sps(unit: bytes) -> tuple[int, _Sps]:
     bits = _Bits(unit[1:_SET_BYTES])
     profile = bits.u(8)
     bits.u(16)  # constraints, level
-    number = bits.ue()
+    number = _set_number(bits)
     has_colour_planes = False
     if profile in _WITH_CHROMA_FORMAT:
         chroma = bits.ue()

@@ -114,6 +114,11 @@ class VideoReader:
         self._start_s = 0.0 if start is None else start * self._time_base
         av_log.listen()
 
+    @property
+    def n_inside(self) -> int:
+        """Frames that the decoder still holds, where that is known."""
+        return self._n_inside
+
     def frames(self) -> Iterator[DecodedFrame | None]:
         """Frames in order, None wherever a packet gave none, so that the caller can look up.
 

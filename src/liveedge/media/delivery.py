@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+import av
+
 from liveedge.media.decode import VideoReader
 from liveedge.media.source import FrameSink
 
 EARLY = "before_key_frame"
+CUT_OFF = "cut_off"  # in the decoder when the connection broke
 
 
 def deliver(
@@ -22,6 +25,20 @@ def deliver(
 
     `await_due` waits until a frame of this time is due; True: it was stopped meanwhile.
     """
+    try:
+        _deliver(reader, sink, stopping, await_due)
+    except (av.FFmpegError, OSError):
+        if reader.n_inside:
+            sink.dropped(CUT_OFF, reader.n_inside)
+        raise
+
+
+def _deliver(
+    reader: VideoReader,
+    sink: FrameSink,
+    stopping: threading.Event,
+    await_due: Callable[[float], bool] | None,
+) -> None:
     n_broken = n_early = 0
     for frame in reader.frames():
         if stopping.is_set():

@@ -22,6 +22,7 @@ from liveedge.media.source import FrameSink, SourceKind, SourceLost
 
 # Demuxers that read nothing but their own file; playlists would open others.
 _DEMUXERS = "mov,mp4,matroska,webm,avi,mpegts,mpeg,flv,yuv4mpegpipe,mjpeg,h264,hevc,ivf"
+_REWIND_S = 1.0  # of time stamps; less is one that is off
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +80,7 @@ class FileSource:
             except VideoUnreadable as error:
                 raise SourceLost(error.reason, hopeless=True) from error
             except av.FFmpegError as error:
-                raise SourceLost("the file cannot be read any further", hopeless=True) from error
+                raise SourceLost("the file cannot be read any further", final=True) from error
 
     def _deliver(
         self, reader: VideoReader, sink: FrameSink, stopping: threading.Event, *, offset_s: float
@@ -95,6 +96,9 @@ class FileSource:
                 sink.dropped(EARLY, reader.n_early - n_early)
                 n_early = reader.n_early
             if frame is not None:
+                if newest_s is not None and frame.time_s < newest_s - _REWIND_S:
+                    # Recordings joined to one file: the clock of the second goes on from the first.
+                    offset_s += newest_s + period_s - frame.time_s
                 due_s = self._start_s + offset_s + frame.time_s
                 if self._clock.wait(stopping, max(0.0, due_s - self._clock.monotonic_s())):
                     break

@@ -33,11 +33,12 @@ from av.video.stream import VideoStream
 from liveedge.frames.chunks import Piece, Replay, StoredRun
 from liveedge.frames.frame import Frame, RgbPixels
 from liveedge.frames.history import JpegCodec
-from liveedge.media.decode import CODECS
+from liveedge.media.decode import CODECS, VideoLimits
 from liveedge.media.pixels import AS_STORED, AvPixels, Turn
 
 # As in `media.decode`: what failed the first time must not come out as a picture now.
 _OPTIONS = {"mjpeg": {"err_detect": "explode"}}
+_LIMITS = VideoLimits().decoder_options()  # nor take the memory that was refused then
 MAX_THREADS = 2
 _OWN = "own"  # H.264 of ours: decodes faster than a camera's
 _JPEG = "jpeg"
@@ -160,7 +161,7 @@ class _Decoding:
         self._cpu_s = cpu_s
         codec = "h264" if format_.codec == _OWN else format_.codec
         self._context = cast(VideoCodecContext, VideoCodecContext.create(codec, "r"))
-        self._context.options = _OPTIONS.get(codec, {})
+        self._context.options = _LIMITS | _OPTIONS.get(codec, {})
         self._context.thread_count = n_threads
         self._context.thread_type = "FRAME" if n_threads > 1 else "NONE"
         if format_.extradata:
@@ -211,7 +212,7 @@ class OwnEncoder:
         self._jpeg = jpeg
         self._reformatter = VideoReformatter()
         self._context: VideoCodecContext | None = None
-        self._layout: tuple[int | str, ...] = ()
+        self._layout: tuple[int | str | Turn, ...] = ()
         self._n_in_context = 0
         self._fps = _FpsMeter()
         self._context_fps = 0.0
@@ -249,7 +250,7 @@ class OwnEncoder:
         """None for what x264 does not take."""
         try:
             picture, turn = self._picture(frame)
-            packets = [] if picture is None else self._coded(picture, begin=begin)
+            packets = [] if picture is None else self._coded(picture, turn, begin=begin)
         except (av.FFmpegError, ValueError):
             return None
         if len(packets) != 1:
@@ -261,8 +262,8 @@ class OwnEncoder:
             exact=False,
         )
 
-    def _coded(self, picture: VideoFrame, *, begin: bool) -> list[Packet[VideoStream]]:
-        layout = _layout_of(picture)
+    def _coded(self, picture: VideoFrame, turn: Turn, *, begin: bool) -> list[Packet[VideoStream]]:
+        layout = (*_layout_of(picture), turn)  # a chunk has one turn
         is_off = begin and self._fps.is_off(self._context_fps)
         if self._context is None or layout != self._layout or is_off:
             self._context = self._opened(picture)

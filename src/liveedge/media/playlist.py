@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 from urllib.parse import urljoin
 
 MAX_LINES = 100_000  # a day of two-second segments
-_ATTRIBUTE = re.compile(r'([A-Z0-9-]+)=("[^"]*"|[^,]*)')
+# Begins at a comma only: from every letter of a long name on, it would take hours, in which no other
+# thread of the process runs.
+_ATTRIBUTE = re.compile(r'(?:^|,)\s*([A-Z0-9-]+)=("[^"]*"|[^,]*)')
 _CODED_VIDEO = ("avc", "hvc", "hev", "vp0", "av01", "mp4v", "dvh")
 _DEFAULT_TARGET_S = 10.0
 _MAX_TARGET_S = 60.0
@@ -243,8 +245,7 @@ def _range(text: str) -> tuple[int | None, int]:
 def _initial(text: str | None) -> bytes | None:
     if text is None:
         return None
-    digits = text[2:] if text[:2] in ("0x", "0X") else text
     try:
-        return bytes.fromhex(digits.rjust(32, "0"))[-16:]
-    except ValueError as error:
+        return int(text, 16).to_bytes(16, "big")
+    except (ValueError, OverflowError) as error:
         raise PlaylistInvalid("the playlist is malformed: its IV is not a number") from error

@@ -3,8 +3,8 @@
 Every wait has an end: opening and each read are interrupted by FFmpeg's own deadline, so a silent
 camera costs its own thread some seconds and nobody else anything.
 Where it may connect is decided here: the host is looked up and judged at each attempt, and FFmpeg
-is given the address instead of the name. With TLS it needs the name and looks it up once more; and
-an RTSP redirect is followed by FFmpeg without asking.
+is given the address instead of the name. With TLS it needs the name and looks it up once more. An
+RTSP redirect is not followed, as FFmpeg would do so unasked.
 FFmpeg's messages may repeat the URL; they are never shown, only their kind.
 """
 
@@ -15,7 +15,7 @@ import ipaddress
 import socket
 import ssl
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -37,6 +37,7 @@ from liveedge.media.pull_policy import (
 from liveedge.media.source import FrameSink, SourceKind, SourceLost
 
 _PROBE_S = 3.0  # for one connection that only finds out something
+_MAX_PROBED = 4  # addresses of one name; it may have thousands
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,20 +104,31 @@ class PulledSource:
         started_s = self._clock.monotonic_s()
         patience_s = self._settings.open_timeout_s
         protocol = self._protocol
+        is_redirected = threading.Event()
+
+        def hold() -> None:
+            # FFmpeg takes no answer here. But it waits for this to return, and ends once its time
+            # (which is real time) is over: before it sends the new host a byte.
+            is_redirected.set()
+            threading.Event().wait(patience_s + 0.1)
+
         try:
-            return av.open(
-                pinned(self._url, self._target, address),
-                format=protocol.demuxer,
-                metadata_errors="replace",
-                timeout=(patience_s, self._settings.read_timeout_s),
-                options={
-                    "protocol_whitelist": protocol.whitelist,
-                    **protocol.options,
-                    **self._more_options(self._target),
-                    **self._limits.decoder_options(),
-                },
-            )
+            with av_log.held_at_redirect(hold):
+                return av.open(
+                    pinned(self._url, self._target, address),
+                    format=protocol.demuxer,
+                    metadata_errors="replace",
+                    timeout=(patience_s, self._settings.read_timeout_s),
+                    options={
+                        "protocol_whitelist": protocol.whitelist,
+                        **protocol.options,
+                        **self._more_options(self._target),
+                        **self._limits.decoder_options(),
+                    },
+                )
         except (av.FFmpegError, OSError) as error:
+            if is_redirected.is_set():
+                raise SourceLost(_REDIRECTED, hopeless=True) from error
             # A camera that accepts and stays silent is reported as invalid data after the deadline.
             if self._clock.monotonic_s() - started_s > 0.9 * patience_s:
                 raise SourceLost("timed out") from error
@@ -130,8 +142,11 @@ class PulledSource:
         for kind, reason, hopeless in _REASONS:
             if isinstance(error, kind):
                 return SourceLost(reason.format(what=self._protocol.what), hopeless=hopeless)
-        if getattr(error, "errno", None) in _NO_ROUTE:
+        number = getattr(error, "errno", None)
+        if number in _NO_ROUTE:
             return SourceLost("no route to the camera: its network cannot be reached")
+        if number == errno.EPROTONOSUPPORT:
+            return SourceLost("the camera does not offer its video over TCP", hopeless=True)
         if address is not None and self._target.scheme == self._protocol.schemes[-1]:
             return SourceLost(_tls_trouble(address, self._target.port) or self._unexplained(error))
         return SourceLost(self._unexplained(error))
@@ -145,22 +160,39 @@ def resolve(target: PullTarget, policy: PullPolicy) -> Address:
 
     Blocks for as long as the resolver does. Raises SourceLost.
     """
-    if target.address is not None:
-        return target.address
-    try:
-        found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        raise SourceLost("unknown host") from error
-    addresses = [ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in found]
+    addresses = [target.address] if target.address is not None else _looked_up(target)
     for address in addresses:
         try:
             check_pull_address(address, port=target.port, policy=policy)
         except SourceUnavailable as error:
             raise SourceLost(error.message, hopeless=True) from error
-    if len(addresses) == 1:
-        return addresses[0]
-    # A host with several is asked first, as only one of them is handed on.
-    return next((a for a in addresses if _accepts(a, target.port)), addresses[0])
+        if target.port in policy.own_ports and _is_of_this_machine(address):
+            raise SourceLost(_OWN_PORT, hopeless=True)
+    return addresses[0] if len(addresses) == 1 else first_that_accepts(addresses, target.port)
+
+
+def _looked_up(target: PullTarget) -> list[Address]:
+    try:
+        found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise SourceLost("unknown host") from error
+    return [ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in found]
+
+
+def _is_of_this_machine(address: Address) -> bool:
+    """Names tell only some of its addresses; one can be bound to where it is ours."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((str(address), 0))
+        except OSError:
+            return False
+        return True
+
+
+def first_that_accepts(addresses: Sequence[Address], port: int) -> Address:
+    """Of a host with several, as only one of them is handed on. If none does, the first."""
+    return next((a for a in addresses[:_MAX_PROBED] if _accepts(a, port)), addresses[0])
 
 
 def _accepts(address: Address, port: int) -> bool:
@@ -172,10 +204,11 @@ def _accepts(address: Address, port: int) -> bool:
 
 
 def pinned(url: str, target: PullTarget, address: Address) -> str:
-    """The URL with the judged address in place of the name, unless TLS has to check the name."""
-    if target.address is not None or target.scheme.endswith("s"):
-        return url
-    parts = urlsplit(url)
+    """The URL with the judged address in place of the host, and its scheme in small letters: to FFmpeg
+    `RTSPS` is not TLS. With TLS a name stays, as some servers want to be told it."""
+    parts = urlsplit(url)  # this makes the letters small
+    if target.address is None and target.scheme.endswith("s"):
+        return parts.geturl()
     login, at, _ = parts.netloc.rpartition("@")
     host = f"[{address}]" if address.version == 6 else str(address)
     return parts._replace(netloc=f"{login}{at}{host}:{target.port}").geturl()
@@ -200,6 +233,8 @@ def _tls_trouble(address: Address, port: int) -> str | None:
 
 _NO_ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH)
 _CODEC = "codec not supported; use H.264, H.265 or MJPEG"
+_OWN_PORT = "the address of the source is not allowed: it is a port of this server"
+_REDIRECTED = "the camera redirects to another URL, and redirects are not followed: use that one"
 # From the particular to the general: PyAV's errors are also Python's.
 _REASONS: tuple[tuple[type[Exception], str, bool], ...] = (
     (

@@ -23,7 +23,7 @@ from liveedge.core.clock import Clock
 from liveedge.core.errors import SourceUnavailable
 from liveedge.media.playlist import Part
 from liveedge.media.pull import resolve
-from liveedge.media.pull_policy import PullPolicy, PullTarget, check_pull_url
+from liveedge.media.pull_policy import DEFAULT_PORTS, PullPolicy, PullTarget, check_pull_url
 from liveedge.media.source import SourceLost
 
 if TYPE_CHECKING:
@@ -130,9 +130,11 @@ class Web:
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         path = quote(path, safe=_AS_WRITTEN)  # what its author did not escape
         host = f"[{target.host}]" if ":" in target.host else target.host
+        if target.port != DEFAULT_PORTS[target.scheme]:  # else signed addresses would not fit
+            host = f"{host}:{target.port}"
         lines = [
             f"GET {path} HTTP/1.1",
-            f"Host: {host}:{target.port}",
+            f"Host: {host}",
             "Accept: */*",
             "Accept-Encoding: identity",
             "User-Agent: liveedge",
@@ -225,7 +227,7 @@ class _Connection(io.RawIOBase):
         self._sock.sendall(data)
 
     def makefile(self, _mode: str) -> io.BufferedReader:
-        return io.BufferedReader(self, 65_536)
+        return _Reader(self, 65_536)
 
     def readable(self) -> bool:
         return True
@@ -246,6 +248,15 @@ class _Connection(io.RawIOBase):
     def close(self) -> None:
         self._sock.close()
         super().close()
+
+
+class _Reader(io.BufferedReader):
+    """Never reads all there is: `http.client` asks for that where a chunk claims a length below 0."""
+
+    def read(self, n_bytes: int | None = -1, /) -> bytes:
+        if n_bytes is None or n_bytes < 0:
+            raise HTTPException("a piece of unknown length")
+        return super().read(n_bytes)
 
 
 def _login(url: str) -> str | None:

@@ -25,12 +25,15 @@ class SourceLost(Exception):
     """The source could not be opened or went away. Caught by the supervisor, never shown as such.
 
     `hopeless`: the next attempt will fail in the same way, so an opening source gives up at once.
+    `final`: the source is over with this reason, as a recording that breaks off: the next attempt
+    would show what was shown.
     """
 
-    def __init__(self, reason: str, *, hopeless: bool = False) -> None:
+    def __init__(self, reason: str, *, hopeless: bool = False, final: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
-        self.hopeless = hopeless
+        self.hopeless = hopeless or final
+        self.final = final
 
 
 class FrameTarget(Protocol):

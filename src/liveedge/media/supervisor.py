@@ -151,7 +151,10 @@ class Supervisor:
             f"source:{self._name}:{self._n_attempts}",
             lambda stop: attempt.run(self._source, stop),
         )
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:  # the machine has no more; for a camera that runs for days it will
+            return self._judge(SourceLost("there is no thread left for an attempt"), thread.name)
         stall = self._watch(attempt, stopping)
         attempt.cut()
         if not thread.stop(self._settings.stop_grace_s):
@@ -225,6 +228,8 @@ class Supervisor:
         self._last_reason = loss.reason
         if self._may_give_up():
             return not loss.hopeless
+        if loss.final:
+            return False
         self._board.reconnecting(loss.reason)
         log.info("%s lost: %s", name, loss.reason)
         return True

@@ -32,12 +32,11 @@ from liveedge.media.livekit.sdp import sections
 from liveedge.media.livekit.signal import Signal, SignalParts
 from liveedge.media.publication import Ending, Publication
 from liveedge.media.published import PublishedSource
-from liveedge.media.webrtc.session import IceServer, MediaSessions, OfferInvalid, SessionStats
+from liveedge.media.webrtc.session import IceServer, MediaSessions, OfferInvalid
 from liveedge.service.limits import Budget
 from liveedge.service.tokens import Grant, PublishTokens
 
 MAX_SOCKETS = 256
-MAX_SDP_CHARS = 512 * 1024
 MAX_CANDIDATES = 64  # of one PATCH
 LOOK_EVERY_S = 1.0  # at a publisher without a socket
 LOST = "the publisher's connection was lost"
@@ -83,6 +82,7 @@ class Ingest:
         self._new_id = new_id
         self._tasks = TaskSet("ingest")
         self._lingering = TaskSet("ingest")
+        self._watched: set[str] = set()  # participants, by those tasks
         self._signals: dict[str, Signal] = {}  # by participant; removed when over
         self._whips: dict[str, _WhipPublisher] = {}
         self._is_closed = False
@@ -99,12 +99,6 @@ class Ingest:
     @property
     def n_publishers(self) -> int:
         return len(self._signals) + len(self._whips)
-
-    def stats(self, stream_id: str) -> SessionStats | None:
-        """The connection of the stream's publisher in numbers, while it has one."""
-        found = [w.publication.stats() for w in self._whips.values() if w.stream_id == stream_id]
-        found += [s.stats() for s in self._signals.values() if s.room == stream_id]
-        return next((stats for stats in reversed(found) if stats is not None), None)
 
     async def close(self) -> None:
         """Tell every publisher that the server stops, and wait until their connections are over. Lets
@@ -220,12 +214,16 @@ class Ingest:
 
     def _linger(self, signal: Signal) -> None:
         """Keep a publisher without a socket while its media comes: it may be back in a second."""
-        if not signal.is_over and not signal.has_wire:
+        if not (signal.is_over or signal.has_wire or signal.sid in self._watched):
+            self._watched.add(signal.sid)
             self._lingering.start(self._watch(signal), name=f"linger {signal.sid}")
 
     async def _watch(self, signal: Signal) -> None:
-        while signal.can_resume and not signal.has_wire:
-            await self._clock.sleep(LOOK_EVERY_S)
+        try:
+            while signal.can_resume and not signal.has_wire:
+                await self._clock.sleep(LOOK_EVERY_S)
+        finally:
+            self._watched.discard(signal.sid)
         if not signal.has_wire:
             signal.end(None, LOST)
 
@@ -301,8 +299,6 @@ def _no_resource() -> StreamNotFound:
 
 
 def _require_video(sdp: str) -> None:
-    if len(sdp) > MAX_SDP_CHARS:
-        raise RequestInvalid(f"the offer has {len(sdp)} characters, at most {MAX_SDP_CHARS}")
     try:
         found = sections(sdp)
     except OfferInvalid as error:

@@ -161,7 +161,8 @@ class Publishing:
 
 
 class _Once(Generic[T]):
-    """A value that is made when it is first needed, for everybody who waits for it."""
+    """A value that is made when it is first needed, for everybody who waits for it. What failed is
+    tried again for the next one: a port that was taken may be free."""
 
     def __init__(self, make: Callable[[], Coroutine[object, object, T]], tasks: TaskSet) -> None:
         self.value: T | None = None
@@ -171,7 +172,8 @@ class _Once(Generic[T]):
         self._is_closed = False
 
     def begin(self) -> asyncio.Task[T]:
-        if self._making is None:
+        has_failed = self._making is not None and self._making.done() and self.value is None
+        if self._making is None or has_failed:
             if self._is_closed:
                 raise ModelUnavailable("the server is stopping; publish again when it is back")
             self._making = self._tasks.start(self._keep(), name=self._make.__name__)

@@ -166,7 +166,10 @@ class Pipelines:
         }
         if spec.type not in makers:
             raise SourceUnavailable(f"there is no source type {spec.type!r}; {WAY_OUT}")
-        return makers[spec.type](spec.url)
+        try:
+            return makers[spec.type](spec.url)
+        except ValueError as error:  # `urlsplit` says so, with a part of the URL
+            raise SourceUnavailable(f"{spec.type}: the URL of the source is malformed") from error
 
     def _file(self, url: str | None) -> Source:
         self._require_local("file")

@@ -161,8 +161,9 @@ class Streams:
         for row, error in zip(active, results, strict=True):
             if error is not None:  # the others are not to pay for it
                 log.error("stream %s could not be brought back", row.id, exc_info=error)
+        self._reap()  # first: what is over takes no place
         self._end_what_does_not_fit()
-        self._reap()
+        await self._go_on()
         if active:
             log.info("%d streams go on", len(self._active))
 
@@ -388,12 +389,16 @@ class Streams:
             stream.finished = SourceStatus(health="ended", reason=row.finished)
         self._active[row.id] = stream
         self._past.discount(self._view(stream))
-        if left_ms <= 0 or row.finished is not None:
-            return
-        pipeline.feed.resume()
-        if pipeline.pushed is not None or pipeline.published is not None:
-            with suppress(SourceUnavailable):
-                await pipeline.feed.opened()  # at once; its clients may come as soon as we answer
+
+    async def _go_on(self) -> None:
+        """Have the sources of all streams that are left begin again."""
+        pipelines = [one.pipeline for one in self._active.values() if one.finished is None]
+        for pipeline in pipelines:
+            pipeline.feed.resume()
+        for pipeline in pipelines:  # opened at once where clients may come as soon as we answer
+            if pipeline.pushed is not None or pipeline.published is not None:
+                with suppress(SourceUnavailable):
+                    await pipeline.feed.opened()
 
     def _end_what_does_not_fit(self) -> None:
         """The server may have been started with less memory than the last time."""

@@ -15,15 +15,33 @@ LAST_PACKETS_S = 0.3
 LEAVE_WITHIN_S = 3.0
 SDK = "livekit.rtc"
 CODECS = {"vp8": "VP8", "h264": "H264"}
-REPLACED = frozenset({"DUPLICATE_IDENTITY", "PARTICIPANT_REMOVED"})
-ENDED = frozenset({"ROOM_DELETED", "ROOM_CLOSED"})
+ENDS = {  # after which trying again is useless
+    "DUPLICATE_IDENTITY": "another publisher has taken over the stream",
+    "PARTICIPANT_REMOVED": "the server has sent this publisher away",
+    "ROOM_DELETED": "the stream has ended",
+    "ROOM_CLOSED": "the stream has ended",
+}
+
+
+def load_sdk() -> Any:
+    """Raises Refused where it is not installed."""
+    try:
+        return importlib.import_module(SDK)
+    except ModuleNotFoundError as error:
+        raise Refused(
+            "publishing by LiveKit needs its SDK: install liveedge[livekit], or use --via whip"
+        ) from error
 
 
 async def send_by_livekit(
-    target: Target, pictures: Newest, *, connected: Callable[[], None]
+    target: Target,
+    pictures: Newest,
+    *,
+    connected: Callable[[], None],
+    sdk: Callable[[], Any] = load_sdk,
 ) -> None:
     """One connection: returns when the pictures are over. Raises Lost or Refused."""
-    rtc = _sdk()
+    rtc = sdk()
     room = rtc.Room()
     tasks = TaskSet("publish")
     over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -31,28 +49,19 @@ async def send_by_livekit(
     try:
         try:
             await room.connect(target.url, target.token, rtc.RoomOptions(auto_subscribe=False))
-            source = await _published(rtc, room, target)
         except (rtc.ConnectError, RuntimeError) as error:
             raise Lost(f"no connection: {error}") from error
-        connected()
-        sending = tasks.start(_send(rtc, source, pictures), name="pictures")
+        # The SDK waits for ever for a track whose room is gone.
+        sending = tasks.start(_send(rtc, room, target, pictures, connected), name="pictures")
         await asyncio.wait((sending, over), return_when=asyncio.FIRST_COMPLETED)
         if over.done():
             raise _ending(over.result())
-        await sending
+        if (lost := await sending) is not None:
+            raise lost
         await asyncio.sleep(LAST_PACKETS_S)
     finally:
         await tasks.close()
         await _leave(room)
-
-
-def _sdk() -> Any:
-    try:
-        return importlib.import_module(SDK)
-    except ModuleNotFoundError as error:
-        raise Refused(
-            "publishing by LiveKit needs its SDK: install liveedge[livekit], or use --via whip"
-        ) from error
 
 
 async def _published(rtc: Any, room: Any, target: Target) -> Any:
@@ -71,12 +80,20 @@ async def _published(rtc: Any, room: Any, target: Target) -> Any:
     return source
 
 
-async def _send(rtc: Any, source: Any, pictures: Newest) -> None:
+async def _send(
+    rtc: Any, room: Any, target: Target, pictures: Newest, connected: Callable[[], None]
+) -> Lost | None:
+    """Publish until the pictures are over; why it could not be, where it could not."""
+    try:
+        source = await _published(rtc, room, target)
+    except (rtc.participant.PublishTrackError, RuntimeError) as error:
+        return Lost(f"the video could not be published: {error}")
+    connected()
     while True:
         try:
             picture = await pictures.next()
         except EndOfPictures:
-            return
+            return None
         data = picture.to_ndarray(format="yuv420p").tobytes()
         frame = rtc.VideoFrame(picture.width, picture.height, rtc.VideoBufferType.I420, data)
         source.capture_frame(frame)
@@ -88,10 +105,8 @@ def _tell(over: asyncio.Future[str], reason: str) -> None:
 
 
 def _ending(reason: str) -> Exception:
-    if reason in REPLACED:
-        return Refused("another publisher has taken over the stream")
-    if reason in ENDED:
-        return Refused("the stream has ended")
+    if reason in ENDS:
+        return Refused(ENDS[reason])
     return Lost(f"the connection was lost ({reason.lower().replace('_', ' ')})")
 
 

@@ -150,7 +150,7 @@ class FilePictures:
             stream.thread_count = 1
             first_s: float | None = None
             due_s = 0.0
-            for packet in container.demux(stream):
+            for packet in _packets(container, stream, self._path.name):
                 for frame in _frames(packet):
                     if frame.pts is None:
                         due_s += 1 / self.fps
@@ -177,7 +177,7 @@ class DevicePictures:
 
     def run(self, deliver: Deliver, stopping: threading.Event) -> None:
         with self._container as container:
-            for packet in container.demux(self._stream):
+            for packet in _packets(container, self._stream, self._path):
                 if stopping.is_set():
                     return
                 for frame in _frames(packet):
@@ -214,6 +214,16 @@ def _video(container: InputContainer, name: str) -> VideoStream:
         container.close()
         raise NoPictures(f"{name} holds no video")
     return container.streams.video[0]
+
+
+def _packets(
+    container: InputContainer, stream: VideoStream, name: str
+) -> Iterator[Packet[VideoStream]]:
+    """Raises NoPictures where the file is broken off, or the camera unplugged."""
+    try:
+        yield from container.demux(stream)
+    except (av.FFmpegError, OSError) as error:
+        raise NoPictures(f"{name} cannot be read any further: {error.strerror or error}") from error
 
 
 def _frames(packet: Packet[VideoStream]) -> list[VideoFrame]:

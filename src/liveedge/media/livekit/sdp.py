@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from liveedge.media.webrtc.session import OfferInvalid
 
 DECODABLE = ("vp8", "h264")
+MOST_SECTIONS = 256  # that are looked at; a text of 512 kB could hold 170,000
 _DIRECTIONS = ("sendrecv", "sendonly", "recvonly", "inactive")
 _DIRECTION_LINES = frozenset(f"a={direction}" for direction in _DIRECTIONS)
 _REPAIR = frozenset({"rtx", "red", "ulpfec", "flexfec-03"})  # carry nothing of their own
@@ -42,6 +43,8 @@ def sections(offer: str) -> tuple[Section, ...]:
     session, *rest = _split(offer)
     if not session or not session[0].startswith("v=0"):
         raise OfferInvalid("the offer is not SDP: it does not begin with v=0")
+    if len(rest) > MOST_SECTIONS:
+        raise OfferInvalid(f"the offer has {len(rest)} media sections, at most {MOST_SECTIONS}")
     return tuple(_section(index, lines) for index, lines in enumerate(rest))
 
 
@@ -109,7 +112,7 @@ def _preferring(section: Sequence[str], codec: str) -> list[str]:
 
     A receiver may go by either.
     """
-    first = [payload for payload, name in _codecs(section) if name == codec]
+    first = {payload for payload, name in _codecs(section) if name == codec}
     words = section[0].split()
     media, payloads = words[:3], words[3:]
     ordered = [*(p for p in payloads if p in first), *(p for p in payloads if p not in first)]

@@ -30,7 +30,7 @@ from liveedge.media.livekit.sdp import narrowed, sections
 from liveedge.media.livekit.tracks import Choice, TrackRefused, Tracks, unsupported
 from liveedge.media.publication import Ending, Publication
 from liveedge.media.published import PublishedSource
-from liveedge.media.webrtc.session import IceServer, MediaSessions, OfferInvalid, SessionStats
+from liveedge.media.webrtc.session import IceServer, MediaSessions, OfferInvalid
 
 RESUMABLE_S = 10.0  # without a packet for longer, the media connection is as good as gone
 MAX_SECTIONS = 64  # a client adds some with every track that it publishes, and never takes any back
@@ -84,6 +84,7 @@ class Signal:
         self._is_muted = False
         self._publication = Publication(on_end=self._ended)
         self._wire: Wire | None = None
+        self._newest_token: str | None = None
         self._offers = asyncio.Lock()
         self._is_over = False
         self._goodbye: LeaveKind | None = None
@@ -116,10 +117,6 @@ class Signal:
         quiet_s = stats.seconds_since_packet
         return quiet_s is not None and quiet_s < RESUMABLE_S
 
-    def stats(self) -> SessionStats | None:
-        """Its media connection in numbers."""
-        return self._publication.stats()
-
     # ── the socket ──
 
     async def open(self, source: PublishedSource, sessions: MediaSessions) -> None:
@@ -146,6 +143,8 @@ class Signal:
             before.finish()
         self._send(messages.resumed(self._parts.ice_servers))
         self._send(messages.update(self._participant()))
+        if self._newest_token is not None:  # it may have been renewed while there was no socket
+            self._send(messages.refresh_token(self._newest_token))
 
     def detach(self, wire: Wire) -> None:
         """The socket is gone."""
@@ -154,6 +153,7 @@ class Signal:
 
     def refresh(self, token: str) -> None:
         """Give the client the token with which it comes back."""
+        self._newest_token = token
         self._send(messages.refresh_token(token))
 
     async def receive(self, data: bytes) -> None:
@@ -299,7 +299,7 @@ def _candidate(asked: rtc.TrickleRequest) -> tuple[str, str | None, int | None] 
         return None
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # 2000 brackets are deep enough for that
         return None
     if not isinstance(found, dict):
         return None

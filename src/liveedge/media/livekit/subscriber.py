@@ -141,10 +141,12 @@ class _Playing:
         """Play the newest."""
         newest = videos[-1] if videos else None
         before, self._video = self._video, newest
+        if newest is not None and before is not None and newest.sid == before.sid:
+            self._go_on(newest)
+        else:
+            self._switch(newest)
         if newest == before:
             return
-        if newest is None or before is None or newest.sid != before.sid:
-            self._switch(newest)
         if newest is None:
             self._sink.state("waiting_for_publisher", WAITING)
         elif newest.is_muted:
@@ -155,6 +157,15 @@ class _Playing:
 
     async def close(self) -> None:
         await self._tasks.close()
+
+    def _go_on(self, video: RoomVideo) -> None:
+        """Its frames may have ended without it: an SDK that came back gives them anew."""
+        task = self._task
+        if task is None or not task.done():
+            return
+        if not task.cancelled() and task.exception() is not None:
+            raise SourceLost("the frames of the room's video could not be read; see the log")
+        self._switch(video)
 
     def _switch(self, video: RoomVideo | None) -> None:
         if self._task is not None:

@@ -12,17 +12,19 @@ Invariants
 1. A picture goes out only with all of its packets, and pictures in the order of their packets.
 2. If anything between two pictures is missing, the later one is marked.
 3. At most `max_packets` packets and `max_bytes` bytes wait behind a hole, and as many belong to the
-   picture that is coming in; beyond, all of it is given up.
+   picture that is coming in; at most `_MAX_MISSING` are waited for; beyond, all of it is given up.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 
 from liveedge.media.webrtc.payload import Codec, Payload, is_key
 
 _FIRST = 1 << 16  # so that packets before the first one have numbers too
 _MAX_STEP = 1000  # a larger step in the numbers is a new beginning
+_MAX_MISSING = 2000
 _OLD = 200  # further back than this is no late packet
 _N_OLD_TO_RESTART = 16  # in a row: the publisher counts anew
 _MAX_TRIES = 20
@@ -143,7 +145,8 @@ class Assembler:
             self._next = self._highest = number
             self._is_in_step = piece.payload is not None and piece.payload.may_start
         elif number > self._highest:
-            if number - self._highest > _MAX_STEP:
+            step = number - self._highest
+            if step > _MAX_STEP or len(self._holes) + step > _MAX_MISSING:
                 self._restart(number)
             else:
                 for missing in range(self._highest + 1, number):
@@ -163,7 +166,7 @@ class Assembler:
             hole = self._holes.get(self._next)
             if hole is None or now_s - hole.since_s < wait_s or not self._pieces:
                 break
-            self._skip_to(min(self._pieces))
+            self._skip_to(next(n for n in itertools.count(self._next) if n in self._pieces))
             self._lose()
             units += self._drain()
         return units

@@ -38,6 +38,7 @@ from liveedge.media.webrtc.udp import UdpPorts
 
 log = logging.getLogger("liveedge.media")
 
+LARGE_OFFER_CHARS = 64 << 10  # the largest that is allowed takes 0.2 s to read
 LOOK_S = 0.1  # at least this often; a missing packet brings it forward
 LOOK_SOON_S = 0.008
 REPORT_EVERY_S = 0.5
@@ -131,7 +132,8 @@ class Connection:
         """The answer to the first or the next offer; one at a time."""
         async with self._lock:
             self._check_open()
-            offer = read_offer(text)
+            offer = await _read(text)
+            self._check_open()
             is_first = self._remote is None
             answers = decide(offer, is_first=is_first)
             self._check_same_peer(offer.transport)
@@ -341,6 +343,13 @@ class Connection:
         if gap:
             self._publisher.gap()
         self._publisher.state(health, reason)
+
+
+async def _read(text: str) -> Offer:
+    """A large one beside our thread, so that the packets of other publishers do not wait for it."""
+    if len(text) < LARGE_OFFER_CHARS:
+        return read_offer(text)
+    return await asyncio.to_thread(read_offer, text)
 
 
 def _fate(answer: SectionAnswer) -> str:

@@ -33,6 +33,7 @@ N_WAITING = 24  # pictures: 0.8 s at 30 a second, as a question may take all pro
 MAX_WAITING_BYTES = 16 << 20
 _LOOK_S = 0.5
 _MAX_HIDDEN = 8  # pictures in a row that are fed and not shown
+_MAX_FED = 64  # pictures whose times are remembered; no decoder holds as many
 _TURNS = (
     AS_STORED,
     Turn(swap=True, mirror_x=True),  # to be turned clockwise by 90 degrees
@@ -113,9 +114,12 @@ class TrackDecoder:
         self._watch: Watch = PlainWatch()
         self._params: CodecParams | None = None
         self._parameter_sets = known_parameters  # for key frames that come without
+        self._sends_parameters = False  # else those of the offer are all there are
         self._is_damaged = False
         self._turn = AS_STORED
         self._chain = _Chain()
+        self._n_fed = 0  # number of the newest picture, which its frame bears as its time
+        self._times_s: dict[int, float] = {}  # of the sender's clock, by that number
 
     def start(self) -> None:
         self._thread.start()
@@ -133,13 +137,15 @@ class TrackDecoder:
             return
         if not self._fits_in(task):
             self._make_room()
+            self._awaits_key = True
             if not task.unit.is_key:
                 self._give_up(1)
-                self._awaits_key = True
                 self._want_key()
                 return
+        if self._awaits_key:  # its parameters may be among what was given up
+            task.unit.after_loss = True
+            self._awaits_key = False
         self._n_bytes_in += len(task.unit.data)
-        self._awaits_key = False
         self._tasks.put(task)
 
     def _fits_in(self, task: Task) -> bool:
@@ -210,7 +216,7 @@ class TrackDecoder:
         if self._watch.look(data, is_keyframe=unit.is_key).is_missing:
             self._damage()  # left out by the publisher: no packet is missing
             self._want_key()
-        for frame in self._frames(data):
+        for frame in self._frames(data, task.time_s):
             self._show(frame, task)
 
     def _damage(self) -> None:
@@ -219,9 +225,11 @@ class TrackDecoder:
 
     def _begin_picture(self, unit: Unit) -> None:
         """A key frame ends all damage, unless its own parameters may have been lost."""
-        if unit.codec == "h264" and unit.after_loss and not has_parameters(unit.nals):
-            self._want_key()
-            return
+        if unit.codec == "h264":
+            self._sends_parameters |= has_parameters(unit.nals)
+            if unit.after_loss and self._sends_parameters and not has_parameters(unit.nals):
+                self._want_key()
+                return
         self._is_damaged = False
         self._chain = _Chain(is_whole=True, is_key=True)
 
@@ -246,15 +254,21 @@ class TrackDecoder:
             return unit.data
         return self._parameter_sets + unit.data
 
-    def _frames(self, data: bytes) -> list[VideoFrame]:
+    def _frames(self, data: bytes, time_s: float) -> list[VideoFrame]:
         assert self._context is not None
+        self._n_fed += 1
+        self._times_s[self._n_fed] = time_s
+        self._times_s.pop(self._n_fed - _MAX_FED, None)
+        packet = Packet(data)
+        packet.pts = self._n_fed
         try:
-            frames = self._context.decode(Packet(data))
+            frames = self._context.decode(packet)
         except av.FFmpegError:  # whatever a decoder says about bytes: this picture is lost
             self._lose()
             return []
         self._chain.packets.append(data)
-        if len(frames) > 1 or len(self._chain.packets) > _MAX_HIDDEN:
+        is_another = any(frame.pts != self._n_fed for frame in frames)
+        if is_another or len(frames) > 1 or len(self._chain.packets) > _MAX_HIDDEN:
             self._chain = _Chain()  # reordered, or nothing comes out: not one to one
         return frames
 
@@ -277,7 +291,7 @@ class TrackDecoder:
         if not self._is_closed:
             self._publisher.frame(
                 AvPixels(frame, self._turn),
-                source_time_s=task.time_s,
+                source_time_s=self._times_s.get(frame.pts or 0, task.time_s),
                 corrupt=self._is_damaged,
                 coded=coded,
             )

@@ -21,7 +21,16 @@ from aioice import Candidate, Connection, ice, stun
 from aioice.candidate import candidate_foundation, candidate_priority
 from aiortc import RTCCertificate, RTCDtlsFingerprint, RTCDtlsParameters, RTCSctpTransport
 from aiortc.rtcdtlstransport import RTCDtlsTransport
-from aiortc.rtcsctptransport import RTCSctpCapabilities
+from aiortc.rtcsctptransport import (
+    DATA_CHANNEL_OPEN,
+    SCTP_COMMON_HEADER_LENGTH,
+    WEBRTC_DCEP,
+    DataChunk,
+    ForwardTsnChunk,
+    RTCSctpCapabilities,
+    SackChunk,
+    tsn_plus_one,
+)
 from OpenSSL import SSL
 
 from liveedge.media.webrtc.rtp import is_rtcp
@@ -32,11 +41,16 @@ from liveedge.media.webrtc.udp import Address, UdpPort, UdpPorts
 MAX_DTLS_WAITING = 256  # datagrams of the handshake and of data channels
 GATHER_WITHIN_S = 2.0  # for servers that tell us our own address
 MAX_PAIRS_NAMED = 8
+MAX_REMOTE_ADDRESSES = 128  # of one connection: named in offers, or that checks came from
+MAX_SENDERS = 256  # whose keys are held: every section that was ever published has a few
+MAX_DATA_CHANNELS = 64
+MAX_OUT_OF_ORDER = 64  # packets of data channels
 CIPHERS = b":".join(
     b"ECDHE-%s-%s" % (key, cipher)
     for key in (b"ECDSA", b"RSA")
     for cipher in (b"AES128-GCM-SHA256", b"CHACHA20-POLY1305", b"AES128-SHA", b"AES256-SHA")
 )
+_SCTP_PARAMETERS_AT = {1: 16, 2: 16, 4: 0, 5: 0, 6: 0, 9: 0, 130: 0}  # by type of chunk
 UFRAG_CHARS = 8  # aioice takes 4, and on one port two connections must not have the same
 LOST = "the publisher is no longer reachable: no answer for 30 s"
 CLOSED_BY_PUBLISHER = "the publisher closed the connection"
@@ -50,7 +64,18 @@ REQUIRED: tuple[tuple[Any, tuple[str, ...]], ...] = (
         ice.StunProtocol,
         ("close", "connection_lost", "connection_made", "datagram_received", "request"),
     ),
-    (ice.Connection, ("data_received", "add_remote_candidate", "connect", "close", "recv", "send")),
+    (
+        ice.Connection,
+        (
+            "add_remote_candidate",
+            "close",
+            "connect",
+            "data_received",
+            "recv",
+            "request_received",
+            "send",
+        ),
+    ),
     (
         ice,
         (
@@ -63,7 +88,20 @@ REQUIRED: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (stun.Message, ("check_message_integrity",)),
     (RTCDtlsTransport, ("_set_role", "start", "stop")),
     (RTCCertificate, ("_create_ssl_context",)),
-    (RTCSctpTransport, ("start", "stop")),
+    (
+        RTCSctpTransport,
+        (
+            "start",
+            "stop",
+            "_handle_data",
+            "_mark_received",
+            "_receive",
+            "_receive_data_chunk",
+            "_receive_forward_tsn_chunk",
+            "_receive_sack_chunk",
+            "_reset_deferred_streams",
+        ),
+    ),
 )
 CONNECTION_ATTRIBUTES = (
     "_check_list",
@@ -74,6 +112,7 @@ CONNECTION_ATTRIBUTES = (
     "_nominated",
     "_protocols",
     "_queue",
+    "_remote_candidates",
     "ice_controlling",
     "local_password",
     "local_username",
@@ -82,6 +121,7 @@ CONNECTION_ATTRIBUTES = (
     "remote_username",
 )
 DTLS_ATTRIBUTES = ("_rx_srtp", "_tx_srtp", "_task", "state")
+SCTP_ATTRIBUTES = ("_data_channels", "_last_received_tsn", "_sack_misordered", "_sack_needed")
 STUN_ATTRIBUTES = ("transactions",)
 
 
@@ -191,6 +231,58 @@ class _IceTransport:
         return "controlling" if self._connection.ice_controlling else "controlled"
 
 
+def has_end(packet: bytes) -> bool:
+    """Whether aiortc ever comes to the end of this packet of SCTP: it does not step over a parameter
+    that has no length, and appends it again and again."""
+    at = SCTP_COMMON_HEADER_LENGTH
+    while at + 4 <= len(packet):
+        kind, _, length = struct.unpack_from("!BBH", packet, at)
+        end = at + length
+        parameter = at + 4 + _SCTP_PARAMETERS_AT.get(kind, length)
+        while parameter + 4 <= min(end, len(packet)):
+            size = int.from_bytes(packet[parameter + 2 : parameter + 4], "big")
+            if size == 0:
+                return False
+            parameter += size + -size % 4
+        at = end + -length % 4 if length else len(packet)
+    return True
+
+
+class DataChannels(RTCSctpTransport):
+    """Lets a publisher open data channels and throws away what comes through them.
+
+    aiortc would hold pieces of messages that never end, and look through all of them at every
+    packet; one packet could cost all other publishers seconds.
+    """
+
+    async def _handle_data(self, data: bytes) -> None:
+        if has_end(data):
+            await super()._handle_data(data)
+
+    async def _receive_data_chunk(self, chunk: DataChunk) -> None:
+        if self._last_received_tsn is None:  # the other end has not begun
+            return
+        self._sack_needed = True
+        is_next = chunk.tsn == tsn_plus_one(self._last_received_tsn)
+        if not is_next and len(self._sack_misordered) >= MAX_OUT_OF_ORDER:
+            return  # it is sent again
+        if self._mark_received(chunk.tsn):
+            return
+        if chunk.protocol == WEBRTC_DCEP and chunk.user_data[:1] == bytes([DATA_CHANNEL_OPEN]):
+            channels = self._data_channels
+            if chunk.stream_id not in channels and len(channels) < MAX_DATA_CHANNELS:
+                await self._receive(chunk.stream_id, chunk.protocol, chunk.user_data)
+        await self._reset_deferred_streams()
+
+    async def _receive_sack_chunk(self, chunk: SackChunk) -> None:
+        chunk.gaps = []  # hundreds, of 65536 packets each; what little we send is sent again instead
+        await super()._receive_sack_chunk(chunk)
+
+    async def _receive_forward_tsn_chunk(self, chunk: ForwardTsnChunk) -> None:
+        chunk.streams = []  # nothing is held of any
+        await super()._receive_forward_tsn_chunk(chunk)
+
+
 class Link:
     """ICE, DTLS and SCTP of one connection."""
 
@@ -208,12 +300,13 @@ class Link:
         """`on_rtp` and `on_rtcp` get the packets, decrypted; `wants` may refuse one of RTP before
         that; `on_down` is called when an established connection breaks."""
         self.n_undecryptable = 0
-        self.n_unwanted = 0  # before there are keys, or more than is waited for
+        self.n_unwanted = 0  # before there are keys, or more than is waited for or remembered
         self._ports = ports
         self._on_rtp = on_rtp
         self._on_rtcp = on_rtcp
         self._wants = wants
         self._on_down = on_down
+        self._senders: dict[int, None] = {}  # by SSRC, the newest last
         self._taken: list[UdpPort] = []
         self._connection = Connection(
             ice_controlling=False,
@@ -223,9 +316,11 @@ class Link:
         # Every datagram comes through here instead of aioice's unbounded queue.
         self._queue_datagram = self._connection.data_received
         self._connection.data_received = self._datagram  # type: ignore[method-assign]
+        self._take_check = self._connection.request_received
+        self._connection.request_received = self._check  # type: ignore[method-assign]
         transport = cast(Any, _IceTransport(self._connection))
         self._dtls = RTCDtlsTransport(transport, [certificate])
-        self._sctp: RTCSctpTransport | None = None
+        self._sctp: DataChannels | None = None
         self._is_up = False
         self._is_closed = False
         self._dtls.on("statechange", self._dtls_changed)
@@ -308,7 +403,8 @@ class Link:
 
     async def add_candidate(self, candidate: RemoteCandidate) -> None:
         """Never the last one: aioice would then refuse addresses that it learns by itself."""
-        if not self._is_closed:
+        has_room = len(self._connection._remote_candidates) < MAX_REMOTE_ADDRESSES
+        if has_room and not self._is_closed:
             await self._connection.add_remote_candidate(
                 Candidate(
                     foundation=candidate.foundation,
@@ -338,8 +434,11 @@ class Link:
 
     async def open_data(self, *, remote_port: int) -> None:
         """Let the publisher open data channels; what it sends there is thrown away."""
-        self._sctp = RTCSctpTransport(self._dtls)
-        await self._sctp.start(RTCSctpCapabilities(maxMessageSize=65536), remote_port)
+        self._sctp = DataChannels(self._dtls)
+        try:
+            await self._sctp.start(RTCSctpCapabilities(maxMessageSize=65536), remote_port)
+        except ConnectionError:  # lost in this moment; `on_down` is called for it
+            return
 
     def send(self, rtcp: bytes) -> None:
         """Never blocks; lost where there is no connection."""
@@ -383,7 +482,7 @@ class Link:
         if self._sctp is not None:
             try:
                 await self._sctp.stop()
-            except ConnectionError:  # nobody is there any more to be told
+            except (ConnectionError, SSL.Error):  # nobody is there any more to be told
                 pass
             self._sctp.remove_all_listeners()
         pump = self._dtls._task
@@ -395,8 +494,18 @@ class Link:
 
     # ── datagrams ──
 
+    def _check(self, message: stun.Message, addr: Address, protocol: ice.StunProtocol) -> None:
+        """aioice remembers every address that a check came from, and checks it in turn."""
+        known = self._connection._remote_candidates
+        if len(known) < MAX_REMOTE_ADDRESSES or any(
+            addr == (one._network_host, one.port) for one in known
+        ):
+            self._take_check(message, addr, protocol)
+        else:
+            self.n_unwanted += 1
+
     def _datagram(self, data: bytes, component: int) -> None:
-        first = data[0]
+        first = data[0] if len(data) > 1 else 0
         if 127 < first < 192:
             self._secured(data)
         elif 19 < first < 64 and self._connection._queue.qsize() < MAX_DTLS_WAITING:
@@ -415,7 +524,17 @@ class Link:
         except (pylibsrtp.Error, ValueError):  # forged, sent twice, or too long
             self.n_undecryptable += 1
             return
+        self._remember(keys, int.from_bytes(data[4:8] if rtcp else data[8:12], "big"))
         (self._on_rtcp if rtcp else self._on_rtp)(plain)
+
+    def _remember(self, keys: pylibsrtp.Session, ssrc: int) -> None:
+        """libsrtp never forgets a sender by itself, and looks through all of them at every packet."""
+        self._senders.pop(ssrc, None)
+        self._senders[ssrc] = None
+        if len(self._senders) > MAX_SENDERS:
+            oldest = next(iter(self._senders))
+            del self._senders[oldest]
+            keys.remove_stream(oldest)
 
     def _dtls_changed(self) -> None:
         if self._is_up and self._dtls.state in ("closed", "failed"):

@@ -29,6 +29,7 @@ _FINGERPRINT = re.compile(r"(?:[0-9A-Fa-f]{2}:){15,63}[0-9A-Fa-f]{2}")
 _TOKEN = re.compile(r"[!-~]{1,64}")
 _HASHES = frozenset({"sha-256", "sha-384", "sha-512"})
 _CANDIDATE_TYPES = frozenset({"host", "srflx", "prflx", "relay"})
+_MAX_FEEDBACK = 32  # kinds of one payload type; browsers have 5
 _STATIC_AUDIO = {0: "pcmu", 8: "pcma", 9: "g722"}
 
 
@@ -106,8 +107,7 @@ class Offer:
     sections: tuple[OfferedSection, ...]
     bundle: tuple[str, ...] | None  # mids that share one transport; None: nothing is said
     transport: RemoteTransport
-    candidates: tuple[RemoteCandidate, ...]
-    n_unusable: int  # candidates that were left out: mDNS, TCP, nonsense, too many
+    candidates: tuple[RemoteCandidate, ...]  # without those that cannot be used, or are too many
 
 
 def read_offer(text: str) -> Offer:
@@ -130,7 +130,6 @@ def read_offer(text: str) -> Offer:
         bundle=bundle,
         transport=transport,
         candidates=tuple(usable[:MAX_CANDIDATES]),
-        n_unusable=found.count(None) + max(0, len(usable) - MAX_CANDIDATES),
     )
 
 
@@ -300,7 +299,7 @@ def _codecs(kind: str, formats: Sequence[str], lines: Sequence[str]) -> tuple[Of
     """In the order of the `m=` line, which is that of preference."""
     names = _by_payload_type(lines, "rtpmap")
     parameters = _by_payload_type(lines, "fmtp")
-    feedback = [value.split(" ", 1) for value in _values(lines, "rtcp-fb")]
+    feedback = _feedback(lines)
     codecs = []
     for payload_type in dict.fromkeys(formats):
         if not _is_number(payload_type, 127):
@@ -316,12 +315,21 @@ def _codecs(kind: str, formats: Sequence[str], lines: Sequence[str]) -> tuple[Of
                 name=name.lower(),
                 rate=rate,
                 parameters=_parameters(parameters.get(payload_type, "")),
-                feedback=tuple(
-                    words[1] for words in feedback if words[0] in ("*", payload_type) and words[1:]
-                ),
+                feedback=(*feedback.get(payload_type, ()), *feedback.get("*", ())),
             )
         )
     return tuple(codecs)
+
+
+def _feedback(lines: Sequence[str]) -> dict[str, list[str]]:
+    """By payload type, or * for all."""
+    found: dict[str, list[str]] = {}
+    for value in _values(lines, "rtcp-fb"):
+        payload_type, _, kind = value.partition(" ")
+        kinds = found.setdefault(payload_type, [])
+        if len(kinds) < _MAX_FEEDBACK:
+            kinds.append(kind)
+    return found
 
 
 def _by_payload_type(lines: Sequence[str], name: str) -> dict[str, str]:

@@ -65,15 +65,18 @@ class VideoTrack:
         self.assembler = Assembler()
         self._clock = SenderClock()
         self._receptions: dict[int, Reception] = {}
+        self._n_received_before = self._n_lost_before = 0  # of senders that are forgotten
         self._n_lost_told = 0
 
     @property
     def n_received(self) -> int:
-        return sum(reception.n_received for reception in list(self._receptions.values()))
+        now = sum(reception.n_received for reception in list(self._receptions.values()))
+        return self._n_received_before + now
 
     @property
     def n_lost(self) -> int:
-        return max(0, sum(reception.n_lost for reception in list(self._receptions.values())))
+        now = sum(reception.n_lost for reception in list(self._receptions.values()))
+        return max(0, self._n_lost_before + now)
 
     def wants_attention(self, now_s: float) -> bool:
         """Whether `feedback` should be called soon."""
@@ -160,6 +163,8 @@ class VideoTrack:
             return packet if packet.payload_type in self.formats.codecs else None
         if len(packet.payload) < 2 or self.ssrc is None or repaired not in self.formats.codecs:
             return None  # padding, or nothing is known of what it repairs
+        if None not in (packet.repaired_rid, self.rid) and packet.repaired_rid != self.rid:
+            return None  # of a layer that was not asked for
         return RtpPacket(
             repaired,
             packet.marker,
@@ -188,7 +193,9 @@ class VideoTrack:
         reception = self._receptions.get(packet.ssrc)
         if reception is None:
             if len(self._receptions) >= _MAX_SENDERS:
-                del self._receptions[next(iter(self._receptions))]
+                oldest = self._receptions.pop(next(iter(self._receptions)))
+                self._n_received_before += oldest.n_received
+                self._n_lost_before += oldest.n_lost
             reception = Reception(packet.ssrc, clock_hz=VIDEO_CLOCK_HZ)
             self._receptions[packet.ssrc] = reception
         reception.packet(packet.sequence, packet.timestamp, now_s)

@@ -61,7 +61,6 @@ class Tracks:
         self._decoders_ended = asyncio.Event()
         self._decoders_ended.set()
         self._n_decoded_before = 0  # by decoders that have ended
-        self._is_closed = False
 
     # ── what was agreed on ──
 
@@ -75,7 +74,7 @@ class Tracks:
                 known = self._by_mid.get(mid)
                 is_same = known is not None and known.formats == answer.formats
                 tracks[mid] = known if known is not None and is_same else self._track(answer)
-                tracks[mid].ssrcs = answer.section.ssrcs
+                tracks[mid].ssrcs, tracks[mid].rid = answer.section.ssrcs, answer.layer
         # Known ones keep their place, new ones come last.
         kept = {mid: tracks[mid] for mid, track in self._by_mid.items() if tracks.get(mid) is track}
         self._by_mid = kept | tracks
@@ -108,13 +107,13 @@ class Tracks:
             self._publisher,
             label=self._label,
             want_key=self._from_thread(track.want_key),
-            on_end=self._from_thread(lambda: self._decoder_ended(track)),
+            on_end=self._from_thread(lambda: self._decoder_ended(track, decoder)),
             known_parameters=known_parameters,
         )
-        decoder.is_muted = self.is_muted
         self._n_decoders += 1
         self._decoders_ended.clear()
         track.show(decoder, now_s=self._clock.monotonic_s())
+        decoder.is_muted = self.is_muted  # only now: `mute` runs in another thread
         decoder.start()
 
     def _end_decoder(self, track: VideoTrack) -> None:
@@ -123,8 +122,8 @@ class Tracks:
             track.decoder.close()
         track.hide()
 
-    def _decoder_ended(self, track: VideoTrack) -> None:
-        if track is self.shown and not self._is_closed:
+    def _decoder_ended(self, track: VideoTrack, decoder: TrackDecoder) -> None:
+        if track.decoder is decoder:  # nobody told it to
             self._on_crash()
         self._n_decoders -= 1
         if self._n_decoders == 0:
@@ -150,7 +149,6 @@ class Tracks:
 
     async def close(self) -> None:
         """No frame comes after the first step of this; wait for the decoders."""
-        self._is_closed = True
         if self.shown is not None:
             self._end_decoder(self.shown)
             self.shown = None

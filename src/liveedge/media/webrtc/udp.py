@@ -230,15 +230,6 @@ class UdpPorts:
             port.close()
         self._shared.clear()
 
-    def counts(self) -> UdpCounts:
-        """Of the port that all share."""
-        every = [port.counts for port in self._shared.values()]
-        return UdpCounts(
-            sum(c.unknown for c in every),
-            sum(c.forged for c in every),
-            sum(c.unsent for c in every),
-        )
-
     def _take(self, ip: str) -> UdpPort | None:
         if self.is_shared:
             return self._shared.get(ip) or self._late_shared(ip)
