@@ -90,13 +90,17 @@ def _hls(stage: Stage, stack: ExitStack, shape: Shape) -> Opened:
     return _pulled(stage, footage, "hls", url, note="segments of 1 s")
 
 
-def _published(way: Way, codec: str, stage: Stage, stack: ExitStack, shape: Shape) -> Opened:
+def _published(
+    way: Way, codec: str, stage: Stage, stack: ExitStack, shape: Shape, *, loss: float = 0.0
+) -> Opened:
     live = way == "livekit"
     footage = stage.make_footage(replace(shape, codec=codec, live=live))
     shot = stage.shoot({"type": way}, footage, truth=False)
     assert shot.publish is not None
     publisher = stack.enter_context(Publisher(way, shot.publish, footage))
     answered = publisher.event("answered_ms")
+    if loss:
+        publisher.lose(loss)
     return Opened(
         shot=shot,
         begun_ms=answered["begun_ms"],
@@ -159,6 +163,8 @@ SOURCES: Mapping[str, Open] = {
     "hls h264": _hls,
     "whip h264": partial(_published, "whip", "h264"),
     "whip vp8": partial(_published, "whip", "vp8"),
+    "whip h264 2 % lost": partial(_published, "whip", "h264", loss=0.02),
+    "whip h264 10 % lost": partial(_published, "whip", "h264", loss=0.1),
     "livekit h264": partial(_published, "livekit", "h264"),
     "livekit vp8": partial(_published, "livekit", "vp8"),
     "push jpeg": _push,

@@ -282,6 +282,17 @@ async def test_the_newest_publisher_wins_and_the_older_session_is_gone():
         assert (await server.client.delete(second.headers["location"])).status_code == 200
 
 
+async def test_an_offer_that_cannot_be_answered_takes_nobodys_place():
+    async with serving() as server:
+        stream_id, token = await new_stream(server)
+        await post(server, stream_id, token)
+        connected = server.sessions.newest
+        refused = await post(server, stream_id, token, offer(codec="AV1"))
+        assert refused.status_code == 422
+        assert connected.deliver() is not None
+        assert (server.sessions.newest, connected.ended) == (connected, None)
+
+
 async def test_at_the_limit_of_publishers_a_newcomer_is_refused():
     async with serving() as server:
         server.sessions._max_sessions = 1

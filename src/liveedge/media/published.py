@@ -47,6 +47,12 @@ class PublishedSource:
             last, self._publisher = self._publisher, None
         _tell(last, "ended")
 
+    @property
+    def has_publisher(self) -> bool:
+        """Whether somebody would be replaced."""
+        with self._lock:
+            return self._publisher is not None
+
     def attach(self, leave: Callable[[LeaveReason], None]) -> Publisher:
         """Become the stream's publisher; `leave` is called once if another one takes over or the
         stream ends, from any thread, and must not block. Raises StreamStateInvalid."""

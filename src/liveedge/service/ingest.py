@@ -237,10 +237,18 @@ class Ingest:
             self._tokens.check_for(token, stream_id)
             source = self._entrance(stream_id)
             _require_video(sdp)
+            if source.has_publisher:  # whoever cannot be answered takes nobody's place
+                await self._require_answerable(sdp)
             return await self._whip_connected(source, stream_id, sdp)
         except LiveEdgeError as error:
             self.counters[f"refused_{error.code}"] += 1
             raise
+
+    async def _require_answerable(self, sdp: str) -> None:
+        try:
+            await self._sessions.check(sdp)
+        except OfferInvalid as error:
+            raise RequestInvalid(error.reason) from error
 
     async def _whip_connected(
         self, source: PublishedSource, stream_id: str, sdp: str

@@ -345,6 +345,11 @@ class Connection:
         self._publisher.state(health, reason)
 
 
+async def check_offer(text: str) -> None:
+    """Raise OfferInvalid for a first offer that cannot be answered."""
+    decide(await _read(text), is_first=True)
+
+
 async def _read(text: str) -> Offer:
     """A large one beside our thread, so that the packets of other publishers do not wait for it."""
     if len(text) < LARGE_OFFER_CHARS:

@@ -22,7 +22,12 @@ from liveedge.core.clock import Clock
 from liveedge.core.errors import QueueFull, SettingsInvalid
 from liveedge.core.tasks import OwnedThread, TaskSet
 from liveedge.media.published import Publisher
-from liveedge.media.webrtc.connection import Connection, ConnectionParts, ConnectionSettings
+from liveedge.media.webrtc.connection import (
+    Connection,
+    ConnectionParts,
+    ConnectionSettings,
+    check_offer,
+)
 from liveedge.media.webrtc.private import Certificate, host_addresses, new_certificate
 from liveedge.media.webrtc.session import IceServer, OfferInvalid, SessionStats
 from liveedge.media.webrtc.udp import PortsExhausted, UdpPorts
@@ -131,6 +136,10 @@ class WebRtc:
             loop.call_soon_threadsafe(halt.set)
         if not self._thread.stop(END_WITHIN_S):
             log.warning("%s did not end in time", self._thread.name)
+
+    async def check(self, offer: str) -> None:
+        """See `session.MediaSessions`."""
+        await self.call(check_offer(offer))
 
     async def open(
         self, publisher: Publisher, *, on_end: Callable[[str], None], label: str

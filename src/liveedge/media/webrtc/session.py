@@ -70,6 +70,10 @@ class MediaSession(Protocol):
 class MediaSessions(Protocol):
     """Where connections come from: `media.webrtc.engine.WebRtc`."""
 
+    async def check(self, offer: str) -> None:
+        """Raise OfferInvalid for a first offer that no connection could answer."""
+        ...
+
     async def open(
         self, publisher: Publisher, *, on_end: Callable[[str], None], label: str
     ) -> MediaSession:
