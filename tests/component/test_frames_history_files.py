@@ -10,6 +10,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -242,11 +243,24 @@ def test_without_a_history_the_index_and_the_clock_go_on(make_store, clock):
     assert check(store) == [5]
 
 
-def test_other_limits_keep_the_counts_and_give_up_the_frames(make_store, clock):
+@pytest.mark.parametrize("history_bytes", [LIMITS.history_bytes // 3, 3 * LIMITS.history_bytes, 0])
+def test_a_history_keeps_the_size_with_which_it_was_made(make_store, clock, history_bytes):
     store = make_store()
     publish(store, clock, 20)
     store.close()
-    store = make_store(limits=StoreLimits(history_bytes=9000, prefault=False))
+    store = make_store(limits=replace(LIMITS, history_bytes=history_bytes))
+    assert check(store) == list(range(20))
+    assert store.limits.history_bytes == LIMITS.history_bytes
+    assert "restart" not in store.counters().evicted_by_reason
+    publish(store, clock, 5)
+    assert check(store) == list(range(25))
+
+
+def test_an_index_of_other_rows_keeps_the_counts_and_gives_up_the_frames(make_store, clock):
+    store = make_store()
+    publish(store, clock, 20)
+    store.close()
+    store = make_store(limits=replace(LIMITS, max_frames=LIMITS.max_frames // 2))
     assert check(store) == []
     assert store.counters().evicted_by_reason["restart"] == 20
     publish(store, clock, 5)

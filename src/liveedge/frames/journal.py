@@ -79,6 +79,8 @@ class EarlierRun:
 def open_history(folder: Path, *, capacity_bytes: int, max_rows: int) -> HistoryFiles:
     """The files of a stream, made where there are none. Files of no use are set aside.
 
+    Files that are there keep the capacity with which they were made: it is `capacity_bytes` of them.
+
     OSError where there can be none: no room, no permission, or another process has them.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -105,7 +107,7 @@ class HistoryFiles:
     """The open files of one stream, as the `Journal` of its tiers."""
 
     def __init__(self, folder: Path, *, capacity_bytes: int, max_rows: int) -> None:
-        self._capacity_bytes = capacity_bytes
+        self.capacity_bytes = capacity_bytes
         self._n_rows = max_rows + _SPARE_ROWS
         self._sequence = 0
         self._header: bytes | None = None  # until there is a state: files without it are new ones
@@ -177,12 +179,12 @@ class HistoryFiles:
     # ── opening ──
 
     def _map(self, folder: Path) -> tuple[mmap.mmap, mmap.mmap | None, EarlierRun | None]:
-        header = _HEADER.pack(_MAGIC, VERSION, self._capacity_bytes, self._n_rows)
-        header += _SUM.pack(zlib.crc32(header))
-        found = os.pread(self._index_file, len(header), 0)
+        found = os.pread(self._index_file, _HEADER.size + _SUM.size, 0)
         is_new = not found.strip(b"\0")
         if not is_new:
-            _check_header(found)
+            self.capacity_bytes = _capacity_in(found)
+        header = _HEADER.pack(_MAGIC, VERSION, self.capacity_bytes, self._n_rows)
+        header += _SUM.pack(zlib.crc32(header))
         index = self._mapped_index(is_same=found == header)
         state, self._sequence = (None, 0) if is_new else _newest_state(index)
         if not is_new and state is None:
@@ -215,14 +217,14 @@ class HistoryFiles:
 
     def _mapped_frames(self, folder: Path, *, is_same: bool) -> tuple[mmap.mmap | None, bool]:
         """The map, and whether what stands in it may be used."""
-        if self._capacity_bytes == 0:
+        if self.capacity_bytes == 0:
             return None, False
         file = _opened(folder / "frames")
-        has_size = os.fstat(file).st_size == self._capacity_bytes
+        has_size = os.fstat(file).st_size == self.capacity_bytes
         try:
             if not has_size:
-                os.ftruncate(file, self._capacity_bytes)
-            return _mapped(file, self._capacity_bytes), is_same and has_size
+                os.ftruncate(file, self.capacity_bytes)
+            return _mapped(file, self.capacity_bytes), is_same and has_size
         except OSError:
             if not has_size:
                 os.ftruncate(file, 0)  # what it got of a full disk helps nobody
@@ -260,15 +262,17 @@ def _mapped(file: int, size: int) -> mmap.mmap:
     return mmap.mmap(file, size)
 
 
-def _check_header(found: bytes) -> None:
+def _capacity_in(found: bytes) -> int:
+    """Of the frames that the header was written for."""
     if len(found) < _HEADER.size + _SUM.size:
         raise FolderUnreadable("the index was cut")
-    magic, version, _, _ = _HEADER.unpack_from(found)
+    magic, version, capacity_bytes, _ = _HEADER.unpack_from(found)
     (checksum,) = _SUM.unpack_from(found, _HEADER.size)
     if magic != _MAGIC or checksum != zlib.crc32(found[: _HEADER.size]):
         raise FolderUnreadable("it is no index of ours")
     if version != VERSION:
         raise FolderUnreadable(f"it has version {version}, this program reads {VERSION}")
+    return int(capacity_bytes)
 
 
 def _newest_state(index: mmap.mmap) -> tuple[Mapping[str, Any] | None, int]:

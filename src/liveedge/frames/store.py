@@ -125,12 +125,13 @@ class FrameStore:
         codec: HistoryCodec | None = None,
         folder: Path | None = None,
     ) -> None:
-        """`folder` is this stream's own, where its history shall outlive the process.
+        """`folder` is this stream's own, where its history shall outlive the process. One that has a
+        history keeps its size, whatever `limits` says.
 
         Where the folder cannot be used the history is kept in memory, and the log says why.
         """
         self.stream_id = stream_id
-        self.limits = limits = limits or StoreLimits()
+        limits = limits or StoreLimits()
         self._clock = clock
         self._codec = codec or PictureHistory(JpegCodec())
         self._lock = threading.Lock()
@@ -138,7 +139,11 @@ class FrameStore:
         self._encoder: OwnedThread | None = None
         self._n_hurried = 0  # who wait for it
         self._files = None if folder is None else _files_of(folder, limits)
-        memory = None if self._files is None else self._files.frames
+        memory = None
+        if self._files is not None:
+            memory = self._files.frames
+            limits = replace(limits, history_bytes=self._files.capacity_bytes)
+        self.limits = limits
         self._tiers = FrameTiers(
             hot_bytes=limits.hot_bytes,
             retention_ms=round(limits.retention_s * 1000),
