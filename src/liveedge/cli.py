@@ -378,7 +378,9 @@ def _add_publish(parser: argparse.ArgumentParser, environment: Mapping[str, str]
         help="sim (or sim://workcell?seed=3), a video file, or a device such as /dev/video0",
     )
     parser.add_argument(
-        "--stream", metavar="ID", help="a stream that waits for a publisher; default: a new one"
+        "--stream",
+        metavar="ID",
+        help="a stream that waits for a publisher; default: a new one, deleted at the end",
     )
     _add_server(parser, environment)
     parser.add_argument(

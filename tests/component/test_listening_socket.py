@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import socket
 
-from liveedge.server import listening_socket
+import pytest
+
+from liveedge.core.errors import SettingsInvalid
+from liveedge.server import listening_socket, require_udp_port
 from liveedge.settings import Settings
 
 
@@ -16,3 +19,12 @@ def test_connections_send_small_pieces_at_once():
         listener.accept()[0] as connection,
     ):
         assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_a_udp_port_that_is_taken_is_told_before_anything_is_built() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        with pytest.raises(SettingsInvalid, match=f"UDP port {port} cannot be opened"):
+            require_udp_port(Settings(udp_ports=str(port)))
+    require_udp_port(Settings(udp_ports=str(port)))

@@ -224,7 +224,12 @@ def _refusal(response: httpx.Response) -> Refused:
     except json.JSONDecodeError:
         body = None
     if not isinstance(body, dict):
-        return Refused(response.status_code, "unreadable", response.text[:200])
+        kind = response.headers.get("content-type") or "no content type"
+        return Refused(
+            response.status_code,
+            "unreadable",
+            f"the answer is no JSON ({kind}); is this the address of a liveedge server?",
+        )
     error = body.get("error")
     if isinstance(error, dict):
         return Refused(response.status_code, str(error.get("code")), str(error.get("message")))

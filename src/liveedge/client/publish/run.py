@@ -146,6 +146,9 @@ class Run:
         self._stream_id = options.stream_id or ""
         self._publish: Mapping[str, Any] = {}
         self._failure: str | None = None  # of the source of pictures
+        self._was_connected = False
+        self._trouble = "the server does not answer"  # what went wrong last
+        self._connection: asyncio.Timeout | None = None  # while there is one
         self._tasks = TaskSet("publish")
 
     async def run(self) -> None:
@@ -181,13 +184,13 @@ class Run:
             loop.remove_signal_handler(signal.SIGTERM)
         if done and not sending.cancelled():
             await sending  # raises what it has ended with
+        elif not done and not self._was_connected:
+            raise PublishFailed(f"not connected in {self._options.seconds:g} s: {self._trouble}")
 
     async def _send(self, newest: Newest) -> None:
         while True:
             try:
-                await self._send_by(
-                    self._target(), newest, connected=lambda: self._connected(newest)
-                )
+                await self._send_once(newest)
                 break
             except Refused as error:
                 raise PublishFailed(str(error)) from error
@@ -195,6 +198,7 @@ class Run:
                 if lost.is_gone and await self._is_taken():
                     raise PublishFailed("another publisher has taken over the stream") from lost
                 wait_s = self._backoff.next_s()
+                self._trouble = str(lost)
                 self._hear.state(f"{lost}; trying again in {wait_s:.1f} s")
             await self._clock.sleep(wait_s)
             await self._renew()
@@ -202,7 +206,24 @@ class Run:
             raise PublishFailed(self._failure)
         self._hear.state("the file is over")
 
-    def _connected(self, newest: Newest) -> None:
+    async def _send_once(self, newest: Newest) -> None:
+        """One connection. It may take half a minute to find out that the server has forgotten it, by a
+        restart; the server itself says so at once."""
+        try:
+            async with asyncio.timeout(None) as connection:
+                await self._send_by(
+                    self._target(),
+                    newest,
+                    connected=lambda: self._connected(newest, connection),
+                )
+        except TimeoutError as error:
+            raise Lost("the server has lost the connection", is_gone=True) from error
+        finally:
+            self._connection = None
+
+    def _connected(self, newest: Newest, connection: asyncio.Timeout) -> None:
+        self._connection = connection
+        self._was_connected = True
         newest.count_anew()
         self._backoff.reset()
         self._hear.state("connected")
@@ -250,7 +271,9 @@ class Run:
             return
         try:
             await self._server.call(lambda: self._server.client.delete_stream(self._stream_id))
-            self._hear.state("the stream was deleted")
+            self._hear.state(
+                "the stream that was made for this is deleted, with its frames; --stream keeps one"
+            )
         except ServerRefused:  # it has ended already, or ends by itself in five minutes
             return
 
@@ -287,8 +310,12 @@ class Run:
         said, report_at_s = "", self._clock.monotonic_s() + LOOK_EVERY_S
         while True:
             await self._clock.sleep(LOOK_EVERY_S)
+            connection = self._connection
             view = await self._view()
             health = str(view.get("health", "the server does not answer"))
+            is_unknown = health == "waiting_for_publisher"
+            if is_unknown and connection is not None and connection is self._connection:
+                connection.reschedule(0.0)
             if health != said and health != "live":
                 reason = view.get("health_reason") or ""
                 self._hear.state(f"{health.replace('_', ' ')}{': ' if reason else ''}{reason}")

@@ -93,7 +93,11 @@ class _Session:
         try:
             answer = await self._http.post(self._target.whip_url, content=offer, headers=headers)
         except httpx.HTTPError as error:
-            raise Lost(f"no answer from the server: {error}") from error
+            place = httpx.URL(self._target.whip_url)
+            raise Lost(
+                f"no answer from {place.scheme}://{place.netloc.decode()}, where the server says that"
+                f" it takes publishers (--public-url): {str(error) or type(error).__name__}"
+            ) from error
         if answer.status_code != httpx.codes.CREATED:
             raise _refusal(answer)
         self._url = urljoin(self._target.whip_url, answer.headers.get("location", ""))
