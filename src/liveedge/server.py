@@ -76,6 +76,7 @@ LONG_PROMPT_THREADS = 1  # apart from those: texts of many pages wait for each o
 ONE_THREAD_PER_TEXT = ("TOKENIZERS_PARALLELISM", "false")
 # There is one, and others who are replaced at this moment: the newest comes before the older is gone.
 PUBLISHERS_PER_STREAM = 4
+PUBLISHER_BODY_BYTES = 8 << 20  # of offers that are being read; one is at most 256 kB
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # Named as text: half a second of imports that only publishers need.
 TOKENS = "liveedge.service.tokens"
@@ -172,6 +173,7 @@ def build_app(
         limits=_window_limits(settings),
     )
     held_bytes = Budget(memory.bodies_bytes, what="bytes of request bodies")
+    publisher_bytes = Budget(PUBLISHER_BODY_BYTES, what="bytes of publishers' requests")
     previews = Previews(clock=clock, streams=streams)
     secret = secrets.token_bytes(32) if registry is None else registry.folder.secret
     receiving = _Receiving(settings, clock, streams, secret=secret, sessions=sessions)
@@ -195,6 +197,7 @@ def build_app(
         previews=previews,
         publishing=publishing,
         held_bytes=held_bytes,
+        publisher_bytes=publisher_bytes,
         metrics=MetricSources(
             models=models,
             streams=streams,
@@ -202,6 +205,7 @@ def build_app(
             budgets={
                 "questions": questions.in_progress,
                 "request_body_bytes": held_bytes,
+                "publisher_body_bytes": publisher_bytes,
                 "decoded_upload_bytes": questions.decoded_bytes,
                 "previews": previews.open,
             },
@@ -293,6 +297,7 @@ def serve(
     startup = Startup(clock, say=log.info)
     startup.passed("imports", since_s=process_started_s(clock))
     with listening_socket(settings) as listener:
+        require_udp_port(settings)
         built = build_app(
             settings,
             clock,
@@ -491,6 +496,24 @@ def listening_socket(settings: Settings) -> Iterator[socket.socket]:
         # Without it a client's delayed acknowledgement holds the first words back by 40 ms.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         yield listener
+
+
+def require_udp_port(settings: Settings) -> None:
+    """Tell at once that the one UDP port of all publishers is taken: they need it only later. Raises
+    SettingsInvalid. Of a range there may be ports in use."""
+    if settings.udp_ports is None:
+        return
+    lowest, highest = port_range(settings.udp_ports)
+    if lowest != highest:
+        return
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind(("", lowest))
+        except OSError as error:
+            raise SettingsInvalid(
+                f"udp_ports: UDP port {lowest} cannot be opened ({error.strerror}); give another one,"
+                " or a range"
+            ) from error
 
 
 def _is_no_refusal(record: logging.LogRecord) -> bool:
