@@ -1,11 +1,14 @@
-"""Compressed video to frames: the one loop behind files, clips and cameras.
+"""Compressed video to frames: what files, clips and cameras have in common.
+
+`VideoDecoder` makes frames of the packets of one track; `VideoReader` gives it those of a container
+that FFmpeg reads, `rtsp.py` those that it receives itself.
 
 A frame that cannot be decoded is left out and counted; the others keep their own times. What
 follows a loss is marked `corrupt` until the next picture from which on nothing of it can show.
 Before the first key frame nothing comes out. Size, format and rotation may change at any frame.
 
-A loss is noticed by whoever can: the container (RTP and MPEG-TS count their packets), the stream's
-own count of reference pictures (H.264), what the decoder returns and what it says. What none of
+A loss is noticed by whoever can: who reads (RTP and MPEG-TS count their packets), the stream's own
+count of reference pictures (H.264), what the decoder returns and what it says. What none of
 them sees: bits flipped inside a picture of H.265, VP8 or VP9 that remain decodable, and a lost
 picture of VP8 or VP9; TCP delivers neither.
 """
@@ -14,11 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import av
 from av import Packet, VideoFrame
 from av.container import InputContainer
+from av.video.codeccontext import VideoCodecContext
 from av.video.stream import VideoStream
 
 from liveedge.frames.frame import CodedFrame
@@ -57,7 +61,7 @@ class VideoUnreadable(Exception):
 class VideoLimits:
     """How large one frame may be; refused by the decoder before it allocates."""
 
-    max_pixels: int = 8192 * 4320
+    max_pixels: int = 4096 * 3072  # a decoder may hold 17 of them, of a hostile camera: 320 MB
     max_side_px: int = 8192
     max_aspect_ratio: int = 200  # no model takes more
 
@@ -67,6 +71,15 @@ class VideoLimits:
         It counts with padded sides, so it gets some slack; `VideoReader` is exact.
         """
         return {"max_pixels": str(self.max_pixels + 128 * self.max_side_px)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackTimes:
+    """How a track counts time."""
+
+    base_s: float  # one tick
+    start_s: float = 0.0
+    period_s: float = 1 / _FALLBACK_FPS  # between frames, for those without a time stamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,26 +92,31 @@ class DecodedFrame:
     coded: CodedFrame | None = None  # where the reader keeps packets and order allows it
 
 
-class VideoReader:
-    """Frames of the first video track of an open container. One thread."""
+class VideoDecoder:
+    """The packets of one video track, in decoding order, to frames. Made in the thread that uses it."""
 
     def __init__(
-        self, container: InputContainer, *, limits: VideoLimits, keeps_packets: bool = False
+        self,
+        context: VideoCodecContext,
+        *,
+        limits: VideoLimits,
+        times: TrackTimes,
+        keeps_packets: bool = False,
     ) -> None:
-        self._container = container
+        """`context` is not open yet; its extradata is what the container or camera gave."""
+        self._context = context
         self._limits = limits
-        self._stream = _video_track(container)
-        self.codec = self._stream.codec_context.codec.canonical_name
+        self.codec = context.codec.canonical_name
         self.n_broken = 0  # could not be decoded
         self.n_early = 0  # came before the first key frame
+        self.n_inside = 0  # frames that the decoder still holds, where that is known
+        self._times = times
         self._is_begun = False
         self._is_due = False  # the packet at hand should give a frame, now or later
-        self._n_inside = 0  # of those, in the decoder
         self._damage = _Damage()
         self._turn = AS_STORED
         self._is_first = True
         self._last_s: float | None = None
-        context = self._stream.codec_context
         self._check_size(context.width, context.height)
         context.options = limits.decoder_options() | _STRICTNESS.get(self.codec, {})
         context.thread_count = 1  # frame threads would add a frame of delay each
@@ -106,67 +124,53 @@ class VideoReader:
         self._watch = watch_for(self.codec, extradata)
         self._trail = CodedTrail(self.codec, extradata) if keeps_packets else None
         # Uncompressed pictures of a device are megabytes: nobody copies what nobody looks at.
-        self._is_read = self.codec in (REPLAYABLE if keeps_packets else _COUNTED)
-        rate = self._stream.average_rate or self._stream.guessed_rate
-        self.period_s = 1 / float(rate) if rate else 1 / _FALLBACK_FPS
-        self._time_base = float(self._stream.time_base or 1 / 90_000)
-        start = self._stream.start_time
-        self._start_s = 0.0 if start is None else start * self._time_base
+        self.reads_packets = self.codec in (REPLAYABLE if keeps_packets else _COUNTED)
         av_log.listen()
+        self._hearing = av_log.Hearing()
 
-    @property
-    def n_inside(self) -> int:
-        """Frames that the decoder still holds, where that is known."""
-        return self._n_inside
+    def lost(self, *, n_doubtful: int) -> None:
+        """Packets are missing before the next one; so many from here on may lack a part."""
+        self._damage.around_here(n_doubtful)
+        self._watch.spoil()
 
-    def frames(self) -> Iterator[DecodedFrame | None]:
-        """Frames in order, None wherever a packet gave none, so that the caller can look up.
+    def missed(self) -> None:
+        """A picture was sent of which nothing can be decoded."""
+        if self._is_begun:
+            self.n_broken += 1
+        else:
+            self.n_early += 1
 
-        Raises `av.FFmpegError` when the transport fails, `VideoUnreadable` on an oversized frame.
+    def change(self, extradata: bytes) -> None:
+        """The container announces another configuration."""
+        self._watch = watch_for(self.codec, extradata)
+        if self._trail is not None:
+            self._trail.change(extradata)
+
+    def frames_of(self, packet: Packet[Any], data: bytes) -> Iterator[DecodedFrame | None]:
+        """Frames in order, at least one or a None. An empty packet asks for what is still inside.
+
+        `data` is what the packet holds if `reads_packets`, else nothing. Raises `VideoUnreadable` on
+        an oversized frame.
         """
-        hearing = av_log.Hearing()
-        for packet in self._packets(hearing):
-            decoded = self._decode(packet, hearing) if self._is_usable(packet) else []
-            if not decoded:
-                yield None
-            for frame in decoded:
-                yield self._accept(frame, self._coded(packet, frame, n_frames=len(decoded)))
+        decoded = self._decode(packet) if self._is_usable(packet, data) else []
+        if not decoded:
+            yield None
+        for frame in decoded:
+            yield self._accept(frame, self._coded(packet, frame, n_frames=len(decoded)))
 
-    def _packets(self, hearing: av_log.Hearing) -> Iterator[Packet[VideoStream]]:
-        n_bad = 0
-        while n_bad < _MAX_BAD_READS:
-            # All tracks: the caller must get its turn even when only sound arrives.
-            packets = self._container.demux()
-            try:
-                while True:
-                    with hearing:
-                        packet = next(packets, None)
-                    if packet is None:
-                        return
-                    n_bad = 0
-                    if hearing.of_lost_packets():
-                        self._damage.around_here()
-                    yield cast("Packet[VideoStream]", packet)  # of ours, once _is_usable
-            except av.InvalidDataError:  # a damaged place in the container: read on behind it
-                n_bad += 1
-
-    def _is_usable(self, packet: Packet[VideoStream]) -> bool:
-        """Whether to decode: ours, and not before the first key frame. The last one is empty."""
-        if packet.stream.index != self._stream.index:
-            return False
+    def _is_usable(self, packet: Packet[Any], data: bytes) -> bool:
+        """Whether to decode: not before the first key frame. The last packet is empty."""
         self._is_due = False
         if not packet.size:
             return self._is_begun
-        data = bytes(packet) if self._is_read else b""
-        if packet.has_sidedata("new_extradata"):
-            self._reconfigure(bytes(packet.get_sidedata("new_extradata")))
         head = self._watch.look(data, is_keyframe=packet.is_keyframe)
         if not self._is_begun:
-            self._is_begun = head.is_key or packet.is_keyframe
-            self._damage.is_present = not head.is_clean  # an I frame may be followed by remains
+            self._is_begun = head.is_key or head.is_entry or packet.is_keyframe
             if not self._is_begun:
                 self.n_early += head.has_frame
+                self._damage.pass_over()
                 return False
+            self._damage.begin(head)
         self._damage.packet(head, packet)
         self._is_due = head.has_frame and self.codec in _COUNTED
         if self._trail is not None:
@@ -174,15 +178,10 @@ class VideoReader:
             self._trail.feed(sets + data, is_key=head.is_key)
         return True
 
-    def _reconfigure(self, extradata: bytes) -> None:
-        self._watch = watch_for(self.codec, extradata)
-        if self._trail is not None:
-            self._trail.change(extradata)
-
-    def _decode(self, packet: Packet[VideoStream], hearing: av_log.Hearing) -> list[VideoFrame]:
+    def _decode(self, packet: Packet[Any]) -> list[VideoFrame]:
         try:
-            with hearing:
-                frames = packet.decode()
+            with self._hearing:
+                frames = self._context.decode(packet)
         except av.FFmpegError:  # whatever a decoder says about bytes: this frame is lost
             # FFmpeg does not tell a JPEG beyond our limit from a damaged one.
             claim = read_header(bytes(packet)[:_JPEG_HEADER_BYTES])
@@ -191,26 +190,24 @@ class VideoReader:
             self.n_broken += 1
             self._spoil()
             return []
-        if hearing.of_damage() and self.codec not in _HARMLESSLY_NOISY:
+        if self._hearing.of_damage() and self.codec not in _HARMLESSLY_NOISY:
             self._spoil()
         self._count_withheld(len(frames))
         return frames
 
     def _count_withheld(self, n_frames: int) -> None:
         """A decoder that holds more than its delay has withheld what it could not make whole."""
-        n_inside = max(self._n_inside + self._is_due - n_frames, 0)
-        self._n_inside = min(n_inside, self._stream.codec_context.reorder_depth)
-        if n_inside > self._n_inside:
-            self.n_broken += n_inside - self._n_inside
+        n_inside = max(self.n_inside + self._is_due - n_frames, 0)
+        self.n_inside = min(n_inside, self._context.reorder_depth)
+        if n_inside > self.n_inside:
+            self.n_broken += n_inside - self.n_inside
             self._damage.now()
 
     def _spoil(self) -> None:
         self._damage.now()
         self._watch.spoil()
 
-    def _coded(
-        self, packet: Packet[VideoStream], frame: VideoFrame, *, n_frames: int
-    ) -> CodedFrame | None:
+    def _coded(self, packet: Packet[Any], frame: VideoFrame, *, n_frames: int) -> CodedFrame | None:
         if self._trail is None:
             return None
         is_other = n_frames > 1 or frame.pts != packet.pts
@@ -239,11 +236,11 @@ class VideoReader:
     def _time_s(self, frame: VideoFrame) -> float:
         stamp = frame.pts if frame.pts is not None else frame.dts
         if stamp is not None:
-            time_s = stamp * self._time_base - self._start_s
+            time_s = stamp * self._times.base_s - self._times.start_s
         elif self._last_s is None:
             time_s = 0.0
         else:
-            time_s = self._last_s + self.period_s
+            time_s = self._last_s + self._times.period_s
         self._last_s = time_s
         return time_s
 
@@ -262,6 +259,72 @@ class VideoReader:
             )
 
 
+class VideoReader:
+    """Frames of the first video track of an open container. One thread."""
+
+    def __init__(
+        self, container: InputContainer, *, limits: VideoLimits, keeps_packets: bool = False
+    ) -> None:
+        self._container = container
+        self._stream = _video_track(container)
+        times = _times_of(self._stream)
+        self._decoder = VideoDecoder(
+            self._stream.codec_context, limits=limits, times=times, keeps_packets=keeps_packets
+        )
+        self.codec = self._decoder.codec
+        self.period_s = times.period_s
+
+    @property
+    def n_broken(self) -> int:
+        """Frames that could not be decoded."""
+        return self._decoder.n_broken
+
+    @property
+    def n_early(self) -> int:
+        """Frames that came before the first key frame."""
+        return self._decoder.n_early
+
+    @property
+    def n_inside(self) -> int:
+        """Frames that the decoder still holds, where that is known."""
+        return self._decoder.n_inside
+
+    def frames(self) -> Iterator[DecodedFrame | None]:
+        """Frames in order, None wherever a packet gave none, so that the caller can look up.
+
+        Raises `av.FFmpegError` when the transport fails, `VideoUnreadable` on an oversized frame.
+        """
+        decoder = self._decoder
+        for packet in self._packets():
+            if packet.stream.index != self._stream.index:
+                yield None
+                continue
+            if packet.has_sidedata("new_extradata"):
+                decoder.change(bytes(packet.get_sidedata("new_extradata")))
+            yield from decoder.frames_of(packet, bytes(packet) if decoder.reads_packets else b"")
+
+    def _packets(self) -> Iterator[Packet[VideoStream]]:
+        hearing = av_log.Hearing()
+        n_bad = 0
+        while n_bad < _MAX_BAD_READS:
+            # All tracks: the caller must get its turn even when only sound arrives.
+            packets = self._container.demux()
+            try:
+                while True:
+                    with hearing:
+                        packet = next(packets, None)
+                    if packet is None:
+                        return
+                    n_bad = 0
+                    if hearing.of_lost_packets():
+                        # The reader assembles one picture ahead, so that the hole is in the packet
+                        # that came or in the next.
+                        self._decoder.lost(n_doubtful=2)
+                    yield cast("Packet[VideoStream]", packet)  # of ours, once its index was seen
+            except av.InvalidDataError:  # a damaged place in the container: read on behind it
+                n_bad += 1
+
+
 class _Damage:
     """Whether remains of a loss may show in what comes out of the decoder."""
 
@@ -270,17 +333,24 @@ class _Damage:
         self._clean_from: int | None = None  # time stamp of the picture that ends it
         self._n_doubtful = 0  # packets that may be the ones with the hole
 
-    def around_here(self) -> None:
-        """Packets are missing; the reader assembles one picture ahead, so that the hole is in the
-        packet that came or in the next."""
-        self._n_doubtful = 2
+    def around_here(self, n_doubtful: int) -> None:
+        """Packets are missing, also of so many pictures from here on, or of one of them."""
+        self._n_doubtful = max(self._n_doubtful, n_doubtful)
         self.now()
+
+    def begin(self, head: Head) -> None:
+        """The first packet: it may be whole, but an I frame may be followed by remains."""
+        self.is_present = not head.is_clean or self._n_doubtful > 0
+
+    def pass_over(self) -> None:
+        """A packet that is not decoded."""
+        self._n_doubtful = max(self._n_doubtful - 1, 0)
 
     def now(self) -> None:
         self.is_present = True
         self._clean_from = None
 
-    def packet(self, head: Head, packet: Packet[VideoStream]) -> None:
+    def packet(self, head: Head, packet: Packet[Any]) -> None:
         """The next packet in decoding order."""
         is_doubtful = self._n_doubtful > 0
         self._n_doubtful -= is_doubtful
@@ -312,3 +382,13 @@ def _video_track(container: InputContainer) -> VideoStream:
     if name not in CODECS:
         raise VideoUnreadable(f"codec not supported ({name}); use H.264, H.265 or MJPEG")
     return track
+
+
+def _times_of(stream: VideoStream) -> TrackTimes:
+    rate = stream.average_rate or stream.guessed_rate
+    base_s = float(stream.time_base or 1 / 90_000)
+    return TrackTimes(
+        base_s=base_s,
+        start_s=0.0 if stream.start_time is None else stream.start_time * base_s,
+        period_s=1 / float(rate) if rate else 1 / _FALLBACK_FPS,
+    )
