@@ -36,6 +36,7 @@ PAYERS = {
     "hevc": "h265parse ! rtph265pay name=pay0 pt=96 config-interval=-1",
     "mjpeg": "jpegparse ! rtpjpegpay name=pay0 pt=26",
 }
+GONE_S = 5.0  # a pipeline that takes nothing for so long is gone
 LATE_S = 0.2  # this late a camera gives up, and goes on with the next key frame
 START_CODE = b"\x00\x00\x01"
 PARAMETERS = {"h264": (7, 8), "hevc": (32, 33, 34), "mjpeg": ()}
@@ -67,6 +68,7 @@ class Loop:
         number = int(time.time() * self.fps) + 1
         # A camera describes itself at any moment; the parameters stand only in key frames.
         head = parameters(self.codec, self.packets[0])
+        refused_s = 0.0  # since when nothing is taken: before the start, at a seek, or for good
         while True:
             wait_s = number / self.fps - time.time()
             if wait_s < -LATE_S:
@@ -75,9 +77,12 @@ class Loop:
                 continue
             time.sleep(max(0.0, wait_s))
             data = head + self.packets[number % len(self.packets)]
-            if appsrc.push_buffer(Gst.Buffer.new_wrapped(data)) != Gst.FlowReturn.OK:
-                return
-            head = b""
+            if appsrc.push_buffer(Gst.Buffer.new_wrapped(data)) == Gst.FlowReturn.OK:
+                head, refused_s = b"", 0.0
+            else:
+                refused_s = refused_s or time.time()
+                if time.time() - refused_s > GONE_S:
+                    return
             number += 1
 
 

@@ -146,6 +146,7 @@ def test_one_lost_packet_is_noticed_and_over_with_the_next_key_frame(
         sink = watch(clip.video, sends=loses(picture=picture, part=picture))
         assert [n for n, says_so in smeared(sink, clip) if not says_so] == []
         assert any(sink.corrupt) or len(sink.pixels) < 60
+        assert len(sink.pixels) + sink.n_broken == 60
         next_key = -(-(picture + 2) // 20) * 20
         late = [
             corrupt
@@ -203,6 +204,19 @@ def test_who_joins_in_the_middle_of_a_group_sees_nothing_before_the_key_frame(
     late = 20 - 13 - round(first_s * FPS)
     assert smeared(sink, clip, first=13 + late) == []
     assert not any(sink.corrupt)
+
+
+def test_who_joins_a_camera_without_key_frames_begins_where_a_refresh_begins(
+    watch: Callable[..., ListSink], clips: Callable[[str], Clip]
+) -> None:
+    clip = clips("h264 refreshed in stripes")
+    sink = watch(clip.video, first=13)
+    assert sink.n_dropped["before_key_frame"] == 7
+    assert len(sink.pixels) + sink.n_broken == 40
+    assert not any(sink.corrupt[-10:])
+    sent = clip.pictures[-len(sink.pixels) :]
+    for pixels, whole, corrupt in zip(sink.pixels, sent, sink.corrupt, strict=True):
+        assert corrupt or np.abs(planes(pixels) - whole).mean() <= SAME
 
 
 def test_a_group_of_300_joined_late_waits_for_its_end(watch: Callable[..., ListSink]) -> None:

@@ -39,6 +39,7 @@ class Head:
     is_key: bool = False  # decoding can begin here: nothing before is needed
     is_clean: bool = False  # damage before this picture shows neither in it nor after it
     is_missing: bool = False  # a picture that this or later ones refer to never came
+    is_entry: bool = False  # decoding can begin here, and is clean some pictures later
     has_frame: bool = True  # a whole one: neither half a picture nor only notes
 
 
@@ -189,7 +190,12 @@ class H264Watch:
             self._recovers_at = None
             is_clean = True
         is_missing = is_missing and not is_clean
-        return Head(is_clean=is_clean, is_missing=is_missing, has_frame=not first.is_field)
+        return Head(
+            is_clean=is_clean,
+            is_missing=is_missing,
+            is_entry=recovery is not None,
+            has_frame=not first.is_field,
+        )
 
     def _is_missing(self, now: _Slice) -> bool:
         before = self._newest

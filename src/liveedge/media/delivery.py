@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import av
 
-from liveedge.media.decode import VideoReader
-from liveedge.media.source import FrameSink
+from liveedge.media.decode import DecodedFrame
+from liveedge.media.source import FrameSink, SourceLost
 
 EARLY = "before_key_frame"
 CUT_OFF = "cut_off"  # in the decoder when the connection broke
 
 
+class FrameReader(Protocol):
+    """Where decoded frames come from: `decode.VideoReader`, or a reader of one protocol."""
+
+    @property
+    def n_broken(self) -> int: ...
+
+    @property
+    def n_early(self) -> int: ...
+
+    @property
+    def n_inside(self) -> int: ...
+
+    def frames(self) -> Iterator[DecodedFrame | None]: ...
+
+
 def deliver(
-    reader: VideoReader,
+    reader: FrameReader,
     sink: FrameSink,
     stopping: threading.Event,
     *,
@@ -27,14 +43,14 @@ def deliver(
     """
     try:
         _deliver(reader, sink, stopping, await_due)
-    except (av.FFmpegError, OSError):
+    except (av.FFmpegError, OSError, SourceLost):
         if reader.n_inside:
             sink.dropped(CUT_OFF, reader.n_inside)
         raise
 
 
 def _deliver(
-    reader: VideoReader,
+    reader: FrameReader,
     sink: FrameSink,
     stopping: threading.Event,
     await_due: Callable[[float], bool] | None,

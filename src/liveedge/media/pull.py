@@ -1,4 +1,5 @@
-"""Cameras and servers that FFmpeg connects to itself, by one address and port: RTSP, RTMP.
+"""Cameras and servers that FFmpeg connects to itself, by one address and port: RTMP, and RTSP where
+the video is one that `rtsp.py` does not read itself.
 
 Every wait has an end: opening and each read are interrupted by FFmpeg's own deadline, so a silent
 camera costs its own thread some seconds and nobody else anything.
@@ -24,7 +25,7 @@ from av.container import InputContainer
 
 from liveedge.core.clock import Clock
 from liveedge.core.errors import SourceUnavailable
-from liveedge.media import av_log
+from liveedge.media import av_log, refusals
 from liveedge.media.decode import VideoLimits, VideoReader, VideoUnreadable
 from liveedge.media.delivery import deliver
 from liveedge.media.pull_policy import (
@@ -98,7 +99,7 @@ class PulledSource:
             except (av.FFmpegError, OSError) as error:
                 raise self._lost(error) from error
         if not stopping.is_set():
-            raise SourceLost("the camera closed the connection")
+            raise SourceLost(refusals.CLOSED)
 
     def _open(self, address: Address) -> InputContainer:
         started_s = self._clock.monotonic_s()
@@ -128,10 +129,10 @@ class PulledSource:
                 )
         except (av.FFmpegError, OSError) as error:
             if is_redirected.is_set():
-                raise SourceLost(_REDIRECTED, hopeless=True) from error
+                raise SourceLost(refusals.REDIRECTED, hopeless=True) from error
             # A camera that accepts and stays silent is reported as invalid data after the deadline.
             if self._clock.monotonic_s() - started_s > 0.9 * patience_s:
-                raise SourceLost("timed out") from error
+                raise SourceLost(refusals.TIMED_OUT) from error
             raise self._lost(error, address) from error
 
     def _more_options(self, target: PullTarget) -> dict[str, str]:
@@ -144,9 +145,9 @@ class PulledSource:
                 return SourceLost(reason.format(what=self._protocol.what), hopeless=hopeless)
         number = getattr(error, "errno", None)
         if number in _NO_ROUTE:
-            return SourceLost("no route to the camera: its network cannot be reached")
+            return SourceLost(refusals.NO_ROUTE)
         if number == errno.EPROTONOSUPPORT:
-            return SourceLost("the camera does not offer its video over TCP", hopeless=True)
+            return SourceLost(refusals.NOT_OVER_TCP, hopeless=True)
         if address is not None and self._target.scheme == self._protocol.schemes[-1]:
             return SourceLost(_tls_trouble(address, self._target.port) or self._unexplained(error))
         return SourceLost(self._unexplained(error))
@@ -226,7 +227,7 @@ def _tls_trouble(address: Address, port: int) -> str | None:
         ):
             return None
     except (ssl.SSLError, ConnectionError, TimeoutError):
-        return "TLS failed: what answers there does not speak it, or not a version of today"
+        return refusals.TLS_FAILED
     except OSError:
         return None
 
@@ -234,24 +235,19 @@ def _tls_trouble(address: Address, port: int) -> str | None:
 _NO_ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH)
 _CODEC = "codec not supported; use H.264, H.265 or MJPEG"
 _OWN_PORT = "the address of the source is not allowed: it is a port of this server"
-_REDIRECTED = "the camera redirects to another URL, and redirects are not followed: use that one"
 # From the particular to the general: PyAV's errors are also Python's.
 _REASONS: tuple[tuple[type[Exception], str, bool], ...] = (
-    (
-        av.HTTPUnauthorizedError,
-        "401 from the camera: user name or password is missing or wrong",
-        True,
-    ),
-    (av.HTTPForbiddenError, "403 from the camera: this user may not see the video", True),
-    (av.HTTPNotFoundError, "404 from the camera: it has no such path", False),
-    (av.HTTPClientError, "the camera refused the request", False),
-    (av.HTTPServerError, "the camera reports an error of its own", False),
-    (av.ExitError, "timed out", False),
-    (TimeoutError, "timed out", False),
-    (ConnectionRefusedError, "connection refused", False),
-    (ConnectionError, "the connection broke", False),
+    (av.HTTPUnauthorizedError, refusals.UNAUTHORIZED, True),
+    (av.HTTPForbiddenError, refusals.FORBIDDEN, True),
+    (av.HTTPNotFoundError, refusals.NOT_FOUND, False),
+    (av.HTTPClientError, refusals.REQUEST_REFUSED, False),
+    (av.HTTPServerError, refusals.FAULT_OF_ITS_OWN, False),
+    (av.ExitError, refusals.TIMED_OUT, False),
+    (TimeoutError, refusals.TIMED_OUT, False),
+    (ConnectionRefusedError, refusals.CONNECTION_REFUSED, False),
+    (ConnectionError, refusals.BROKE, False),
     (av.ProtocolNotFoundError, "this build cannot speak the protocol of the URL", True),
     (av.DecoderNotFoundError, _CODEC, True),
-    (av.InvalidDataError, "what answers there is not {what}", False),
-    (EOFError, "the camera closed the connection", False),
+    (av.InvalidDataError, refusals.NOT_A_CAMERA, False),
+    (EOFError, refusals.CLOSED, False),
 )
