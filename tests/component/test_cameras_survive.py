@@ -29,6 +29,7 @@ from liveedge.sim.clockcode import CodeReading, read_code, write_code
 from liveedge.testing.clock import FakeClock
 from liveedge.testing.source import FakeCamera, ScriptedSource, plain_pixels
 from tests.media_files import encode_numbered, number_of, numbered
+from tests.media_sinks import ListSink
 from tests.rtp_camera import RtpCamera, Video, video_of
 
 FPS = 30
@@ -199,6 +200,25 @@ def test_a_consumer_that_stalls_costs_the_reader_nothing(real_line: Line, video:
     assert seen == [299]
     assert supervisor.status().broken_frames == 0
     assert store.counters().corrupt == 0
+
+
+def test_a_decoder_that_does_not_keep_up_gives_up_to_the_next_key_frame(clock: FakeClock) -> None:
+    """What waits in the connection grows old, and its time of arrival would not tell."""
+    data = encode_numbered(300, container="mpegts", gop=30, codec="libx264", tune="zerolatency")
+    camera = RtpCamera(video_of(data, fps=FPS))  # all of it at once
+    sink = ListSink(clock, costs_s=0.2)
+    try:
+        with pytest.raises(SourceLost, match="closed"):
+            RtspSource(camera.url, policy=PullPolicy(), clock=clock).run(sink, threading.Event())
+    finally:
+        camera.close()
+    numbers = [number or 0 for number in sink.numbers()]
+    assert sink.n_dropped["decoder_behind"] > 60
+    assert len(numbers) + sink.n_dropped["decoder_behind"] == 300
+    assert not any(sink.corrupt)
+    after_gaps = [b for a, b in itertools.pairwise(numbers) if b != a + 1]
+    assert after_gaps
+    assert all(number % 30 == 0 for number in after_gaps)
 
 
 # ── many cameras, and one that is bad ──

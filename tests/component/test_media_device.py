@@ -55,6 +55,7 @@ def test_urls_name_a_device_and_what_is_asked_of_it(url: str, options: DeviceOpt
         "/dev/video0?fps=-1",
         "/dev/video0?format=lavfi",
         "/dev/video0?framerate=30",
+        "/dev/video0?fps=5&fps=30",
     ],
 )
 def test_anything_else_is_refused(url: str) -> None:

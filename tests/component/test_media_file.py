@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 from pathlib import Path
 
@@ -105,6 +107,90 @@ def test_a_file_of_one_picture_loops_at_its_own_rate(tmp_path: Path) -> None:
     assert second - first >= 0.02
 
 
+def test_a_loop_of_a_moment_opens_its_file_some_times_a_second_and_no_more(tmp_path: Path) -> None:
+    """A picture of one millisecond made 670 passes a second."""
+    path = tmp_path / "one.mjpeg"
+    path.write_bytes(
+        encode_numbered(1, fps=1000, codec="mjpeg", container="avi", pix_fmt="yuvj420p")
+    )
+    clock = LeapingClock()
+    stopping = threading.Event()
+    sink = ListSink(clock, stop_after=11, stopping=stopping)
+    began_s = clock.monotonic_s()
+    FileSource(FileOptions(path=path, loop=True), clock=clock).run(sink, stopping)
+    assert clock.monotonic_s() - began_s >= 1.0
+    assert sink.source_times_s[-1] == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_file_of_which_nothing_can_be_shown_never_counts_as_live(tmp_path: Path) -> None:
+    """It was live before it had a picture: a stream was created, and tried again for ever."""
+    data = encode_numbered(
+        3, fps=10, codec="mjpeg", container="avi", pix_fmt="yuvj420p", qmin="2", qmax="2"
+    )
+    for _, at, size in packets_of(data):
+        data = flip(data, at + size // 2)
+    path = tmp_path / "broken.avi"
+    path.write_bytes(data)
+    sink = ListSink(FakeClock())
+    with pytest.raises(SourceLost, match="no frame of the file") as caught:
+        run_to_end(FileSource(FileOptions(path=path), clock=FakeClock()), sink)
+    assert caught.value.hopeless
+    assert sink.states == []
+
+
+@pytest.mark.parametrize("kind", ["directory", "pipe", "socket", "device", "file of the kernel"])
+def test_what_is_no_regular_file_is_refused_at_once_and_named(kind: str, tmp_path: Path) -> None:
+    """Opening a pipe lasts until somebody writes to it: each attempt left a thread behind."""
+    path = tmp_path / "x"
+    with socket.socket(socket.AF_UNIX) as listener:
+        match kind:
+            case "directory":
+                path.mkdir()
+            case "pipe":
+                os.mkfifo(path)
+            case "socket":
+                listener.bind(str(path))
+            case "device":
+                path.symlink_to("/dev/zero")
+            case _:
+                path.symlink_to("/proc/kmsg")
+        with pytest.raises(SourceLost) as caught:
+            run_to_end(FileSource(FileOptions(path=path), clock=FakeClock()), ListSink(FakeClock()))
+    assert caught.value.hopeless
+    why = "it is empty" if kind == "file of the kernel" else f"a {kind}, not a video file"
+    assert why in caught.value.reason
+
+
+def test_a_file_that_becomes_a_pipe_before_it_is_opened_holds_nobody(clip_path: Path) -> None:
+    """Between the look and the opening; here the look is the very opening's own."""
+    fifo = clip_path.with_name("pipe")
+    os.mkfifo(fifo)
+
+    class Swapped(type(fifo)):  # type: ignore[misc]  # PosixPath or its like
+        def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+            return clip_path.stat()
+
+    with pytest.raises(SourceLost, match="a pipe"):
+        run_to_end(
+            FileSource(FileOptions(path=Swapped(fifo)), clock=FakeClock()), ListSink(FakeClock())
+        )
+
+
+def test_no_pass_leaves_its_file_open(clip_path: Path) -> None:
+    stopping = threading.Event()
+    clock = LeapingClock()
+    sink = ListSink(clock, stop_after=100, stopping=stopping)
+    n_open = len(list(Path("/proc/self/fd").iterdir()))
+    FileSource(FileOptions(path=clip_path, loop=True), clock=clock).run(sink, stopping)
+    assert len(list(Path("/proc/self/fd").iterdir())) <= n_open
+
+
+def test_an_option_behind_a_plain_path_is_told_its_form(tmp_path: Path) -> None:
+    options = parse_file_url(f"{tmp_path}/clip.mp4?loop=true")
+    with pytest.raises(SourceLost, match=r"no such file; .*file:///"):
+        run_to_end(FileSource(options, clock=FakeClock()), ListSink(FakeClock()))
+
+
 def test_a_broken_frame_is_skipped_and_counted_and_the_others_keep_their_times(
     tmp_path: Path,
 ) -> None:
@@ -167,7 +253,7 @@ def test_a_stop_ends_a_wait_between_frames_at_once(tmp_path: Path) -> None:
     ("content", "why"),
     [
         (None, "no such file"),
-        (b"", "not a readable video file"),
+        (b"", "not a readable video file: it is empty"),
         (b"plain text", "not a readable video file"),
         (b"#EXTM3U\n#EXTINF:1,\nclip.mp4\n", "not a readable video file"),
         (b"ffconcat version 1.0\nfile clip.mp4\n", "not a readable video file"),
@@ -223,8 +309,17 @@ def test_file_urls_name_a_path_and_whether_to_loop(url: str, path: str, loop: bo
         "file:",
         "file:///a?loop=maybe",
         "file:///a?lop=true",
+        "file:///a?loop=true&loop=false",
+        "file:///a#b",
+        "file:///x.mp4%00y",
+        "/x.mp4\0y",
     ],
 )
 def test_other_urls_are_refused(url: str) -> None:
     with pytest.raises(SourceUnavailable, match=r"^file: "):
         parse_file_url(url)
+
+
+def test_who_gets_the_form_wrong_is_told_both() -> None:
+    with pytest.raises(SourceUnavailable, match=r"absolute path .*file:///"):
+        parse_file_url("videos/a.mp4")

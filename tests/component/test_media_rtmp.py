@@ -18,11 +18,12 @@ from liveedge.core.errors import SourceUnavailable
 from liveedge.core.tasks import OwnedThread
 from liveedge.media.pull import PullSettings
 from liveedge.media.pull_policy import PullPolicy
-from liveedge.media.rtmp import RtmpSource
+from liveedge.media.rtmp import NO_STREAM, RtmpSource
 from liveedge.media.source import SourceLost
 from liveedge.testing.clock import FakeClock
 from tests.media_files import encode_numbered
 from tests.media_sinks import ListSink, run_to_end
+from tests.raw_server import RawServer
 from tests.web_server import until
 
 MODULE = Path("/usr/lib/nginx/modules/ngx_rtmp_module.so")
@@ -160,8 +161,19 @@ def test_a_publisher_that_stops_is_noticed_in_time(
 
 def test_a_stream_that_nobody_publishes_is_told_in_time(server: int) -> None:
     loss = loss_of(source(server, "nobody", open_timeout_s=1))
-    assert loss.reason == "timed out"
+    assert loss.reason == NO_STREAM
     assert not loss.hopeless
+
+
+@pytest.mark.parametrize(("begin", "why"), [(b"\x03", NO_STREAM), (b"\x04", "timed out")])
+def test_a_server_that_greets_and_sends_nothing_is_told_from_a_silent_one(
+    begin: bytes, why: str
+) -> None:
+    server = RawServer(None, every_s=0.05, begin=begin)
+    try:
+        assert loss_of(source(server.port, "x", open_timeout_s=0.5)).reason == why
+    finally:
+        server.close()
 
 
 def test_a_closed_port_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import random
 import threading
@@ -105,6 +106,38 @@ async def test_an_opening_source_is_retried_with_backoff(bench: Bench) -> None:
     begun = [round(at_s - source.started_at_s[0], 1) for at_s in source.started_at_s]
     expected = [0, 0.5, 1.5, 3.5]
     assert all(0 <= got - want < 0.4 for got, want in zip(begun, expected, strict=True)), begun
+
+
+async def test_a_last_attempt_that_is_cut_off_does_not_hide_what_the_earlier_ones_found(
+    bench: Bench,
+) -> None:
+    source = ScriptedSource(fails("it sends no such stream"), hangs, clock=bench.clock)
+    supervisor = bench.run(source)
+    bench.until(lambda: len(source.started_at_s) == 2, moving_s=0.05)
+    bench.until(lambda: supervisor.status().health == "ended", moving_s=0.5)
+    with pytest.raises(SourceUnavailable, match=r"it sends no such stream \(2 attempts\)"):
+        await supervisor.opened()
+
+
+async def test_a_failure_that_nobody_waits_for_any_more_is_not_logged_as_a_mistake(
+    bench: Bench,
+) -> None:
+    """A client that left during its create: asyncio called the error "never retrieved"."""
+    said: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+    supervisor = bench.run(ScriptedSource(hangs, clock=bench.clock))
+    client = asyncio.create_task(supervisor.opened())
+    await asyncio.sleep(0)
+    client.cancel()
+    await asyncio.wait((client,))
+    assert client.cancelled()
+    assert supervisor.stop()
+    for _ in range(3):  # turns of the loop, in which what it waited for ends
+        await asyncio.sleep(0)
+    bench.started.clear()
+    del client, supervisor  # and is freed: that is when it would be logged
+    gc.collect()
+    assert said == []
 
 
 async def test_after_15_seconds_of_retries_the_last_reason_is_told(bench: Bench) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -72,6 +73,30 @@ def test_any_size_is_drawn_and_carries_the_code(width: int, height: int) -> None
         assert (code.frame_number, code.t_ms, code.wall_ms) == (90, 3000, 1_700_000_000_000)
     else:
         assert code is None  # narrower than its cells
+
+
+def test_what_a_camera_adds_is_the_same_however_it_is_computed() -> None:
+    """Pictures of before: checkpoints were trained on them."""
+    digest = hashlib.sha256()
+    renderer = Renderer(Workcell(2), width=101, height=77, difficulty="hard")
+    for n in range(8):
+        digest.update(renderer.render(n, n * 0.7, 1000 + n).tobytes())
+    assert digest.hexdigest().startswith("aca4ed3e6cc0252c")
+
+
+def test_the_largest_picture_takes_a_few_copies_of_itself_at_most() -> None:
+    """It was 411 MB: the noise alone in eight bytes a number, twice."""
+    n_bytes = 3840 * 2160 * 3
+    tracemalloc.start()
+    renderer = Renderer(Workcell(1), width=3840, height=2160)
+    kept, building = tracemalloc.get_traced_memory()
+    tracemalloc.reset_peak()
+    renderer.render(1, 1.0, 1)
+    _, rendering = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 1.5 * n_bytes
+    assert building < 2 * n_bytes
+    assert rendering < 5 * n_bytes
 
 
 @pytest.mark.parametrize(("width", "height"), [(31, 480), (854, 31), (0, 0)])

@@ -109,9 +109,11 @@ class VideoDecoder:
         self.codec = context.codec.canonical_name
         self.n_broken = 0  # could not be decoded
         self.n_early = 0  # came before the first key frame
+        self.n_behind = 0  # given up, as decoding did not keep up
         self.n_inside = 0  # frames that the decoder still holds, where that is known
         self._times = times
         self._is_begun = False
+        self._is_behind = False  # and waits for a key frame to go on with
         self._is_due = False  # the packet at hand should give a frame, now or later
         self._damage = _Damage()
         self._turn = AS_STORED
@@ -138,7 +140,12 @@ class VideoDecoder:
         if self._is_begun:
             self.n_broken += 1
         else:
-            self.n_early += 1
+            self._pass_over(1)
+
+    def give_up(self) -> None:
+        """Decoding does not keep up: leave out what comes, up to the next key frame."""
+        if self._is_begun:
+            self._is_begun, self._is_behind = False, True
 
     def change(self, extradata: bytes) -> None:
         """The container announces another configuration."""
@@ -167,9 +174,10 @@ class VideoDecoder:
         if not self._is_begun:
             self._is_begun = head.is_key or head.is_entry or packet.is_keyframe
             if not self._is_begun:
-                self.n_early += head.has_frame
+                self._pass_over(int(head.has_frame))
                 self._damage.pass_over()
                 return False
+            self._is_behind = False
             self._damage.begin(head)
         self._damage.packet(head, packet)
         self._is_due = head.has_frame and self.codec in _COUNTED
@@ -177,6 +185,13 @@ class VideoDecoder:
             sets = self._watch.sets_before() if head.is_key else b""
             self._trail.feed(sets + data, is_key=head.is_key)
         return True
+
+    def _pass_over(self, n: int) -> None:
+        """Frames that are not decoded, as there is no key frame before them."""
+        if self._is_behind:
+            self.n_behind += n
+        else:
+            self.n_early += n
 
     def _decode(self, packet: Packet[Any]) -> list[VideoFrame]:
         try:
@@ -283,6 +298,11 @@ class VideoReader:
     def n_early(self) -> int:
         """Frames that came before the first key frame."""
         return self._decoder.n_early
+
+    @property
+    def n_behind(self) -> int:
+        """Frames that were given up, as decoding did not keep up."""
+        return self._decoder.n_behind
 
     @property
     def n_inside(self) -> int:

@@ -12,6 +12,7 @@ from liveedge.media.decode import DecodedFrame
 from liveedge.media.source import FrameSink, SourceLost
 
 EARLY = "before_key_frame"
+BEHIND = "decoder_behind"
 CUT_OFF = "cut_off"  # in the decoder when the connection broke
 
 
@@ -23,6 +24,9 @@ class FrameReader(Protocol):
 
     @property
     def n_early(self) -> int: ...
+
+    @property
+    def n_behind(self) -> int: ...
 
     @property
     def n_inside(self) -> int: ...
@@ -55,16 +59,11 @@ def _deliver(
     stopping: threading.Event,
     await_due: Callable[[float], bool] | None,
 ) -> None:
-    n_broken = n_early = 0
+    told = _Told()
     for frame in reader.frames():
         if stopping.is_set():
             return
-        if reader.n_broken > n_broken:
-            sink.broken(reader.n_broken - n_broken)
-            n_broken = reader.n_broken
-        if reader.n_early > n_early:
-            sink.dropped(EARLY, reader.n_early - n_early)
-            n_early = reader.n_early
+        told.tell(reader, sink)
         if frame is None:
             continue
         if await_due is not None and await_due(frame.time_s):
@@ -72,3 +71,21 @@ def _deliver(
         sink.frame(
             frame.pixels, source_time_s=frame.time_s, corrupt=frame.corrupt, coded=frame.coded
         )
+
+
+class _Told:
+    """What the stream has been told of frames that never came."""
+
+    def __init__(self) -> None:
+        self._n_broken = self._n_early = self._n_behind = 0
+
+    def tell(self, reader: FrameReader, sink: FrameSink) -> None:
+        if reader.n_broken > self._n_broken:
+            sink.broken(reader.n_broken - self._n_broken)
+            self._n_broken = reader.n_broken
+        if reader.n_early > self._n_early:
+            sink.dropped(EARLY, reader.n_early - self._n_early)
+            self._n_early = reader.n_early
+        if reader.n_behind > self._n_behind:
+            sink.dropped(BEHIND, reader.n_behind - self._n_behind)
+            self._n_behind = reader.n_behind

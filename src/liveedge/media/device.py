@@ -53,10 +53,11 @@ def parse_device_url(url: str) -> DeviceOptions:
         raise SourceUnavailable(
             "device: the path needs to be /dev/video<number> or one below /dev/v4l/by-id"
         )
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    pairs = parse_qsl(parts.query, keep_blank_values=True)
+    options = dict(pairs)
     size, fps, layout = (options.pop(name, None) for name in ("size", "fps", "format"))
-    if options:
-        raise SourceUnavailable("device: the only options are size, fps and format")
+    if options or len({name for name, _ in pairs}) < len(pairs):
+        raise SourceUnavailable("device: the only options are size, fps and format, each once")
     if size is not None and _SIZE.fullmatch(size) is None:
         raise SourceUnavailable("device: size needs to look like 1280x720")
     if fps is not None and _FPS.fullmatch(fps) is None:

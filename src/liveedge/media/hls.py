@@ -25,12 +25,14 @@ from liveedge.media import av_log
 from liveedge.media.decode import VideoLimits, VideoReader, VideoUnreadable
 from liveedge.media.delivery import deliver
 from liveedge.media.playlist import (
+    NO_PLAYLIST,
     Key,
     MasterPlaylist,
     MediaPlaylist,
     Part,
     PlaylistInvalid,
     Segment,
+    is_playlist,
     parse_playlist,
 )
 from liveedge.media.pull_http import Web, WebBody, WebLimits
@@ -40,14 +42,15 @@ from liveedge.media.source import FrameSink, SourceKind, SourceLost
 _DEMUXERS = "mpegts,mov,mp4"
 _AES_BLOCK = 16
 _SHORTEST_RELOAD_S = 0.5
+_BEGIN_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HlsSettings:
     """What is fetched, and when to give up."""
 
-    max_playlist_bytes: int = 4 * 2**20
-    max_behind: int = 3  # segments of a live playlist; then it goes on at the newest
+    max_playlist_bytes: int = 2**20
+    max_behind: int = 3  # segments of a live playlist, below KEPT_LIVE; then on at the newest
     dead_after_s: float = 20.0  # or three segments, if that is longer: without anything new
     probe_bytes: int = 2**20
     web: WebLimits = field(default_factory=WebLimits)
@@ -101,7 +104,7 @@ class HlsSource:
             # What a broken segment has already given comes again: better twice than never.
             self._resume_at = line.reading if line.is_over else None
         if line.loss is not None and not stopping.is_set():
-            raise line.loss
+            raise _bare(line.loss)
 
     def _play(self, line: _Line, pace: Pace, sink: FrameSink, stopping: threading.Event) -> None:
         """One run of segments that continue each other."""
@@ -139,7 +142,7 @@ class HlsSource:
             )
         except (av.FFmpegError, OSError) as error:
             if line.loss is not None:
-                raise line.loss from error
+                raise _bare(line.loss) from error
             raise SourceLost("its segments are neither MPEG-TS nor MP4") from error
 
 
@@ -209,7 +212,7 @@ class _Line:
         self._waiting: deque[_Item] = deque()  # at most a head and a segment
         self._body: _Plain | _Decrypted | None = None
         self._rest = b""
-        self._newest_key: tuple[str, bytes] | None = None
+        self._newest_key: tuple[Part, bytes] | None = None
         self.number: int | None = None  # of the next segment
         self.reading: int | None = None  # of the segment being read
         self.loss: SourceLost | None = None
@@ -227,7 +230,7 @@ class _Line:
         found = self._fetch()
         if isinstance(found, MasterPlaylist):
             try:
-                self._url = found.best().url
+                self._url = found.best().part.url
             except PlaylistInvalid as error:
                 raise SourceLost(error.reason, hopeless=True) from error
             found = self._fetch()
@@ -241,7 +244,7 @@ class _Line:
         try:
             return self.loss is None and (bool(self._waiting) or self._queue_next())
         except SourceLost as loss:
-            self.loss = loss
+            self.loss = _bare(loss)
             return False
 
     # ── the file that FFmpeg reads ──
@@ -258,7 +261,7 @@ class _Line:
                     return data[:n_bytes]
                 self.close()
         except SourceLost as loss:
-            self.loss = loss
+            self.loss = _bare(loss)
         self.close()
         return b""
 
@@ -309,7 +312,8 @@ class _Line:
             return None
         newest = segments[-1]
         if self._playlist.is_over:
-            return next((s for s in segments if s.number >= (self.number or 0)), None)
+            at = max((self.number or 0) - segments[0].number, 0)
+            return segments[at] if at < len(segments) else None
         if self.number is None or newest.number + 1 < self.number:  # joined, or counting anew
             return newest
         if newest.number - self.number >= self._settings.max_behind:
@@ -338,21 +342,34 @@ class _Line:
         self._playlist = playlist
 
     def _fetch(self) -> MediaPlaylist | MasterPlaylist:
+        try:
+            return self._fetched()
+        except PlaylistInvalid as error:
+            reason = error.reason
+        # Not `from`: the error's frames hold the text.
+        raise SourceLost(reason, hopeless=True)
+
+    def _fetched(self) -> MediaPlaylist | MasterPlaylist:
         with self._web.get(Part(self._url), self._stopping) as body:
-            data = body.read_all(limit_bytes=self._settings.max_playlist_bytes)
-            try:
-                return parse_playlist(data.decode("utf-8", "replace"), url=body.url)
-            except PlaylistInvalid as error:
-                raise SourceLost(error.reason, hopeless=True) from error
+            data = body.read(_BEGIN_BYTES)
+            if not is_playlist(data):  # before a film of gigabytes is "more than" anything
+                raise PlaylistInvalid(NO_PLAYLIST)
+            data += body.read_all(limit_bytes=self._settings.max_playlist_bytes)
+            return parse_playlist(data.decode("utf-8", "replace"), url=body.url)
 
     def _key(self, key: Key) -> bytes:
-        if self._newest_key is None or self._newest_key[0] != key.url:
-            with self._web.get(Part(key.url), self._stopping) as body:
+        if self._newest_key is None or self._newest_key[0] != key.part:
+            with self._web.get(key.part, self._stopping) as body:
                 found = body.read_all(limit_bytes=1024)
             if len(found) != _AES_BLOCK:
                 raise SourceLost("the key of the stream is not one of AES-128")
-            self._newest_key = (key.url, found)
+            self._newest_key = (key.part, found)
         return self._newest_key[1]
+
+
+def _bare(loss: SourceLost) -> SourceLost:
+    """The same without its frames: they hold who keeps it, and nothing of both would be freed."""
+    return SourceLost(loss.reason, hopeless=loss.hopeless, final=loss.final)
 
 
 class _Plain:

@@ -1,20 +1,28 @@
 """HLS playlists (RFC 8216): what to fetch and in which order. Pure: text in, facts out.
 
-Addresses come out absolute; whether they may be fetched is decided by who fetches.
+Addresses stay as they were written, beside the one of their playlist, and are joined when they are
+needed: thousands of lines below a long address would be hundreds of megabytes. Whether they may be
+fetched is decided by who fetches.
+Of a live playlist only the newest segments come out, of a finished one all.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, replace
-from urllib.parse import urljoin
+from dataclasses import dataclass
+from urllib.parse import urljoin, urlsplit
 
-MAX_LINES = 100_000  # a day of two-second segments
+MAX_LINES = 20_000  # eleven hours of four-second segments
+MAX_LINE_CHARS = 16_384
+MAX_URL_CHARS = 4096  # as many as a client may name
+MAX_VARIANTS = 500
+KEPT_LIVE = 16  # newest segments of a live playlist; nobody goes further back
 # Begins at a comma only: from every letter of a long name on, it would take hours, in which no other
 # thread of the process runs.
 _ATTRIBUTE = re.compile(r'(?:^|,)\s*([A-Z0-9-]+)=("[^"]*"|[^,]*)')
 _CODED_VIDEO = ("avc", "hvc", "hev", "vp0", "av01", "mp4v", "dvh")
+NO_PLAYLIST = "what answers there is not an HLS playlist: it does not begin with #EXTM3U"
 _DEFAULT_TARGET_S = 10.0
 _MAX_TARGET_S = 60.0
 
@@ -31,16 +39,30 @@ class PlaylistInvalid(Exception):
 class Part:
     """Bytes to fetch."""
 
-    url: str
+    where: str  # as it was written: whole, or relative to `base`
+    base: str = ""
     first_byte: int | None = None  # with n_bytes: a range of the resource
     n_bytes: int | None = None
+
+    @property
+    def url(self) -> str:
+        """Where they are. Raises PlaylistInvalid."""
+        try:
+            url = urljoin(self.base, self.where)
+        except ValueError as error:
+            raise PlaylistInvalid("the playlist is malformed: an address in it is none") from error
+        if len(url) > MAX_URL_CHARS:
+            raise PlaylistInvalid(
+                f"the playlist names an address of more than {MAX_URL_CHARS} characters"
+            )
+        return url
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
     """How a segment is encrypted: AES-128, the only way that is read."""
 
-    url: str
+    part: Part
     iv: bytes | None  # None: the segment's number
 
 
@@ -60,7 +82,7 @@ class Segment:
 class MediaPlaylist:
     """The segments there are now."""
 
-    segments: tuple[Segment, ...]
+    segments: tuple[Segment, ...]  # numbered without a hole
     target_s: float  # no segment is longer
     is_over: bool  # nothing will be added
 
@@ -69,7 +91,7 @@ class MediaPlaylist:
 class Variant:
     """One of several qualities of the same stream."""
 
-    url: str
+    part: Part
     bits_per_s: int
     pixels: int
     has_video: bool
@@ -89,19 +111,29 @@ class MasterPlaylist:
         return max(with_video, key=lambda variant: (variant.pixels, variant.bits_per_s))
 
 
+def is_playlist(begin: bytes) -> bool:
+    """Whether the first bytes are those of a playlist."""
+    return begin.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"#EXTM3U")
+
+
 def parse_playlist(text: str, *, url: str) -> MediaPlaylist | MasterPlaylist:
     """`url` is where it was found in the end: addresses in it are relative to that."""
-    lines = [line.strip() for line in text.removeprefix("\ufeff").splitlines()]
-    if not lines or not lines[0].startswith("#EXTM3U"):
-        raise PlaylistInvalid("what answers there is not an HLS playlist")
+    lines = text.removeprefix("\ufeff").splitlines()
+    if not lines or not lines[0].strip().startswith("#EXTM3U"):
+        raise PlaylistInvalid(NO_PLAYLIST)
     if len(lines) > MAX_LINES:
         raise PlaylistInvalid(f"the playlist has more than {MAX_LINES} lines")
+    if max(map(len, lines)) > MAX_LINE_CHARS:
+        raise PlaylistInvalid(f"a line of the playlist has more than {MAX_LINE_CHARS} characters")
+    lines = [line.strip() for line in lines]
+    # A key of that URL, often another at every reload, would make another part of every one.
+    base = urlsplit(url)._replace(query="", fragment="").geturl()
     if any(line.startswith("#EXT-X-STREAM-INF:") for line in lines):
-        return _master(lines, url)
-    return _Reader(url).read(lines)
+        return _master(lines, base)
+    return _Reader(base).read(lines)
 
 
-def _master(lines: list[str], url: str) -> MasterPlaylist:
+def _master(lines: list[str], base: str) -> MasterPlaylist:
     variants: list[Variant] = []
     info: dict[str, str] | None = None
     for line in lines:
@@ -112,13 +144,15 @@ def _master(lines: list[str], url: str) -> MasterPlaylist:
             width, _, height = info.get("RESOLUTION", "0x0").partition("x")
             variants.append(
                 Variant(
-                    url=_absolute(line, url),
+                    part=Part(line, base),
                     bits_per_s=_whole(info.get("BANDWIDTH", "0")),
                     pixels=_whole(width) * _whole(height),
                     has_video=not codecs or any(name in codecs for name in _CODED_VIDEO),
                 )
             )
             info = None
+            if len(variants) > MAX_VARIANTS:
+                raise PlaylistInvalid(f"the playlist offers more than {MAX_VARIANTS} qualities")
     if not variants:
         raise PlaylistInvalid("the playlist names no stream")
     return MasterPlaylist(tuple(variants))
@@ -127,26 +161,32 @@ def _master(lines: list[str], url: str) -> MasterPlaylist:
 class _Reader:
     """State that tags set for the segments below them."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, base: str) -> None:
+        self._base = base
         self._segments: list[Segment] = []
+        self._n_unwanted = 0  # segments before those that are kept
         self._number = 0
         self._run = 0
         self._seconds = 0.0
         self._target_s = _DEFAULT_TARGET_S
-        self._is_over = False
+        # Read only above a segment that is kept: a live playlist comes again every second.
+        self._head_line = self._key_line = ""
         self._head: Part | None = None
         self._key: Key | None = None
         self._range: tuple[int | None, int] | None = None
         self._next_byte: dict[str, int] = {}
 
     def read(self, lines: list[str]) -> MediaPlaylist:
+        is_over = "#EXT-X-ENDLIST" in lines
+        if not is_over:
+            n_segments = sum(1 for line in lines if line and line[0] != "#")
+            self._n_unwanted = max(n_segments - KEPT_LIVE, 0)
         for line in lines:
             if line.startswith("#EXT"):
                 self._tag(line)
-            elif line and not line.startswith("#"):
+            elif line and line[0] != "#":
                 self._segment(line)
-        return MediaPlaylist(tuple(self._segments), self._target_s, self._is_over)
+        return MediaPlaylist(tuple(self._segments), self._target_s, is_over)
 
     def _tag(self, line: str) -> None:
         name, _, value = line.partition(":")
@@ -155,73 +195,76 @@ class _Reader:
                 self._seconds = _seconds(value.partition(",")[0])
             case "#EXT-X-TARGETDURATION":
                 self._target_s = min(max(_seconds(value), 0.5), _MAX_TARGET_S)
-            case "#EXT-X-MEDIA-SEQUENCE":
+            case "#EXT-X-MEDIA-SEQUENCE" if not self._segments:
                 self._number = _whole(value)
             case "#EXT-X-DISCONTINUITY-SEQUENCE":
                 self._run = _whole(value)
             case "#EXT-X-DISCONTINUITY":
                 self._run += 1
-            case "#EXT-X-ENDLIST":
-                self._is_over = True
             case "#EXT-X-BYTERANGE":
                 self._range = _range(value)
             case "#EXT-X-MAP":
-                self._map(_attributes(line))
+                self._head_line = line
             case "#EXT-X-KEY":
-                self._take_key(_attributes(line))
+                self._key_line = line
             case _:
                 pass  # of no use here
 
-    def _segment(self, line: str) -> None:
-        part = self._part(_absolute(line, self._url), self._range)
-        self._segments.append(
-            Segment(self._number, self._seconds, part, self._head, self._key, self._run)
-        )
+    def _segment(self, where: str) -> None:
+        if self._n_unwanted:
+            self._n_unwanted -= 1
+            if self._range is not None:  # ranges may continue each other
+                self._part(where, self._range)
+        else:
+            self._read_head_and_key()
+            part = self._part(where, self._range)
+            self._segments.append(
+                Segment(self._number, self._seconds, part, self._head, self._key, self._run)
+            )
         self._number += 1
         self._seconds = 0.0
         self._range = None
 
-    def _part(self, url: str, wanted: tuple[int | None, int] | None) -> Part:
+    def _part(self, where: str, wanted: tuple[int | None, int] | None) -> Part:
         if wanted is None:
-            return Part(url)
+            return Part(where, self._base)
         first, n_bytes = wanted
-        first = self._next_byte.get(url, 0) if first is None else first
-        self._next_byte[url] = first + n_bytes
-        return Part(url, first, n_bytes)
+        first = self._next_byte.get(where, 0) if first is None else first
+        self._next_byte[where] = first + n_bytes
+        return Part(where, self._base, first, n_bytes)
 
-    def _map(self, attributes: dict[str, str]) -> None:
+    def _read_head_and_key(self) -> None:
+        if self._head_line:
+            self._head = self._map(_attributes(self._head_line))
+            self._head_line = ""
+        if self._key_line:
+            self._key = self._key_of(_attributes(self._key_line))
+            self._key_line = ""
+
+    def _map(self, attributes: dict[str, str]) -> Part:
         where = attributes.get("URI")
         if not where:
             raise PlaylistInvalid("the playlist is malformed: EXT-X-MAP without a URI")
         wanted = attributes.get("BYTERANGE")
-        part = Part(_absolute(where, self._url))
-        if wanted:
-            first, n_bytes = _range(wanted)
-            part = replace(part, first_byte=first or 0, n_bytes=n_bytes)
-        self._head = part
+        if not wanted:
+            return Part(where, self._base)
+        first, n_bytes = _range(wanted)
+        return Part(where, self._base, first or 0, n_bytes)
 
-    def _take_key(self, attributes: dict[str, str]) -> None:
+    def _key_of(self, attributes: dict[str, str]) -> Key | None:
         method = attributes.get("METHOD", "NONE")
         if method == "NONE":
-            self._key = None
-            return
+            return None
         if method != "AES-128" or attributes.get("KEYFORMAT", "identity") != "identity":
             raise PlaylistInvalid("the stream is protected in a way that cannot be read")
         where = attributes.get("URI")
         if not where:
             raise PlaylistInvalid("the playlist is malformed: EXT-X-KEY without a URI")
-        self._key = Key(_absolute(where, self._url), _initial(attributes.get("IV")))
+        return Key(Part(where, self._base), _initial(attributes.get("IV")))
 
 
 def _attributes(line: str) -> dict[str, str]:
     return {name: value.strip('"') for name, value in _ATTRIBUTE.findall(line.partition(":")[2])}
-
-
-def _absolute(where: str, base: str) -> str:
-    try:
-        return urljoin(base, where)
-    except ValueError as error:
-        raise PlaylistInvalid("the playlist is malformed: an address in it is none") from error
 
 
 def _seconds(text: str) -> float:

@@ -21,9 +21,15 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from liveedge.core.clock import Clock
 from liveedge.core.errors import SourceUnavailable
-from liveedge.media.playlist import Part
+from liveedge.media.playlist import MAX_URL_CHARS, Part, PlaylistInvalid
 from liveedge.media.pull import resolve
-from liveedge.media.pull_policy import DEFAULT_PORTS, PullPolicy, PullTarget, check_pull_url
+from liveedge.media.pull_policy import (
+    DEFAULT_PORTS,
+    Address,
+    PullPolicy,
+    PullTarget,
+    check_pull_url,
+)
 from liveedge.media.source import SourceLost
 
 if TYPE_CHECKING:
@@ -32,6 +38,8 @@ if TYPE_CHECKING:
 _SCHEMES = ("http", "https")
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _AS_WRITTEN = "/%:=&?~#+!$,;'@()*[]-._"
+_TINY_BYTES = 64
+_MAX_TINY = 30_000  # pieces; a playlist may be sent line by line
 _LOOK_S = 0.25  # how soon a waiting read notices that it shall stop
 
 
@@ -65,37 +73,49 @@ class Web:
         target = check_pull_url(url, policy=policy, schemes=_SCHEMES)
         self._origin = (target.scheme, target.host, target.port)
         self._login = _login(url)
+        self._url = url.strip()
 
     def get(self, part: Part, stopping: threading.Event, *, reading_s: float = 0.0) -> WebBody:
         """The answer's body, once its headers are there. Raises SourceLost.
 
         `reading_s` is how long the reader itself takes.
         """
-        url = part.url
+        try:
+            url = part.url
+        except PlaylistInvalid as error:
+            raise SourceLost(error.reason, hopeless=True) from error
+        named_by = None if url == self._url else "the playlist names"
         for _ in range(self._limits.max_redirects + 1):
-            target = self._judged(url)
-            response, connection = self._ask(url, target, part, stopping)
+            target, address = self._judged(url, named_by)
+            response, connection = self._ask(url, target, address, part, stopping)
             if response.status not in _REDIRECTS:
                 connection.allow(self._limits.whole_s + reading_s)
                 return self._body(url, response, connection, part)
             where = response.headers.get("Location", "")
             connection.close()
-            try:
-                url = urljoin(url, where)
-            except ValueError as error:
-                raise SourceLost("the server redirects to an address that is none") from error
+            url = _redirected(url, where)
+            named_by = "the server redirects to"
         raise SourceLost("the server redirects in circles")
 
-    def _judged(self, url: str) -> PullTarget:
+    def _judged(self, url: str, named_by: str | None) -> tuple[PullTarget, Address]:
+        """Where to connect. `named_by`: who wants it, if that is not the user."""
         try:
-            return check_pull_url(url, policy=self._policy, schemes=_SCHEMES)
+            target = check_pull_url(url, policy=self._policy, schemes=_SCHEMES)
+            return target, resolve(target, self._policy)
         except SourceUnavailable as error:
-            raise SourceLost(error.message, hopeless=True) from error
+            raise SourceLost(_named(error.message, named_by), hopeless=True) from error
+        except SourceLost as loss:
+            raise SourceLost(_named(loss.reason, named_by), hopeless=loss.hopeless) from loss
 
     def _ask(
-        self, url: str, target: PullTarget, part: Part, stopping: threading.Event
+        self,
+        url: str,
+        target: PullTarget,
+        address: Address,
+        part: Part,
+        stopping: threading.Event,
     ) -> tuple[HTTPResponse, _Connection]:
-        connection = self._connect(target, stopping)
+        connection = self._connect(target, address, stopping)
         try:
             connection.send(self._request(url, target, part))
             response = HTTPResponse(connection, method="GET")  # type: ignore[arg-type]  # makefile is all it uses
@@ -108,8 +128,9 @@ class Web:
             raise _lost(error) from error
         return response, connection
 
-    def _connect(self, target: PullTarget, stopping: threading.Event) -> _Connection:
-        address = resolve(target, self._policy)
+    def _connect(
+        self, target: PullTarget, address: Address, stopping: threading.Event
+    ) -> _Connection:
         limits = self._limits
         try:
             plain = socket.create_connection((str(address), target.port), timeout=limits.connect_s)
@@ -183,6 +204,7 @@ class WebBody:
         return data
 
     def read_all(self, *, limit_bytes: int) -> bytes:
+        """All that is still to come."""
         data = b""
         while more := self.read(65_536):
             data += more
@@ -251,12 +273,45 @@ class _Connection(io.RawIOBase):
 
 
 class _Reader(io.BufferedReader):
-    """Never reads all there is: `http.client` asks for that where a chunk claims a length below 0."""
+    """Never reads all there is: `http.client` asks for that where a chunk claims a length below 0.
+    Nor pieces of a byte, of which a megabyte would take the processor for seconds."""
+
+    def __init__(self, raw: io.RawIOBase, buffer_size: int) -> None:
+        super().__init__(raw, buffer_size)
+        self._n_lines = self._n_bytes = 0
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        self._n_lines += 1  # one before each piece
+        if self._n_lines > _MAX_TINY and self._n_bytes < _TINY_BYTES * self._n_lines:
+            raise HTTPException("tiny pieces without end")
+        return super().readline(size)
 
     def read(self, n_bytes: int | None = -1, /) -> bytes:
         if n_bytes is None or n_bytes < 0:
             raise HTTPException("a piece of unknown length")
-        return super().read(n_bytes)
+        data = super().read(n_bytes)
+        self._n_bytes += len(data)
+        return data
+
+
+def _redirected(url: str, where: str) -> str:
+    try:
+        url = urljoin(url, where)
+    except ValueError as error:
+        raise SourceLost("the server redirects to an address that is none") from error
+    if len(url) > MAX_URL_CHARS:  # what the playlist names would be relative to it
+        raise SourceLost(
+            f"the server redirects to an address of more than {MAX_URL_CHARS} characters",
+            hopeless=True,
+        )
+    return url
+
+
+def _named(reason: str, named_by: str | None) -> str:
+    """The reason for a refusal; one that speaks of the source's own URL would mislead."""
+    if named_by is None:
+        return reason
+    return f"{named_by} what cannot be fetched: {reason.replace(' of the source', '')}"
 
 
 def _login(url: str) -> str | None:

@@ -146,6 +146,11 @@ class RtspReader:
         return self._decoder.n_early
 
     @property
+    def n_behind(self) -> int:
+        """Frames that were given up, as decoding did not keep up."""
+        return self._decoder.n_behind
+
+    @property
     def n_inside(self) -> int:
         """Frames that the decoder still holds, where that is known."""
         return self._decoder.n_inside
@@ -157,6 +162,8 @@ class RtspReader:
         """
         decoder = self._decoder
         for unit in self._session.units():
+            if self._session.is_behind:
+                decoder.give_up()
             if unit.after_loss or unit.has_hole:
                 decoder.lost(n_doubtful=int(unit.has_hole and unit.has_picture))
             if not unit.has_picture:

@@ -40,6 +40,7 @@ class Link:
         self._stopping = stopping
         family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_STREAM)
+        self._waiting = select.poll()  # by descriptor, which TLS keeps
 
     def connect(self, *, by_s: float) -> None:
         """Once, before anything else; with TLS, where the URL asks for it."""
@@ -63,6 +64,7 @@ class Link:
             raise OSError(number, "connecting failed")
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         plain.settimeout(_SLICE_S)
+        self._waiting.register(plain, select.POLLIN)
 
     def _secure(self, host: str, by_s: float) -> None:
         context = ssl.create_default_context()
@@ -104,6 +106,12 @@ class Link:
                 continue
             except OSError as error:
                 raise refusals.by_error(error) from error
+
+    def has_more(self) -> bool:
+        """Whether bytes are waiting to be received."""
+        if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
+            return True
+        return bool(self._waiting.poll(0))
 
     def close(self, last_words: bytes = b"") -> None:
         """Never waits longer than a slice, and never fails."""

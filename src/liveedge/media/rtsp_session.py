@@ -29,6 +29,7 @@ NO_VIDEO = "no video track"
 _MAX_ASKED = 3  # times one thing, because of challenges: the first, the answer, a nonce too old
 _DEFAULT_TIMEOUT_S = 60.0  # of a session, where the camera does not tell
 _SHORTEST_BEAT_S = 1.0
+_BEHIND_S = 3.0  # so long there was always more to read: what is decoded is as old by now
 _INTERLEAVED = re.compile(r"interleaved=(\d{1,3})")
 _TIMEOUT = re.compile(r"timeout=(\d{1,6})")
 _URL_SAFE = "%/:=&?#~+!$,;'@()*[]"
@@ -58,6 +59,7 @@ class Session:
         self._beat = "OPTIONS"  # what keeps the session alive
         self._beat_every_s = _DEFAULT_TIMEOUT_S / 2
         self._beat_at_s = 0.0
+        self._caught_up_s = 0.0  # when nothing was waiting to be read
 
     # ── asking ──
 
@@ -76,6 +78,7 @@ class Session:
         now_s = self._clock.monotonic_s()
         self._by_s = now_s + self._read_timeout_s
         self._beat_at_s = now_s + self._beat_every_s
+        self._caught_up_s = now_s
         return video
 
     def _describe(self) -> tuple[VideoMedium, str]:
@@ -180,10 +183,18 @@ class Session:
                 self._note(message)
                 continue
             self._keep_alive()
+            waits = not self._link.has_more()
             if not self._receive():
                 break
+            if waits:
+                self._caught_up_s = self._clock.monotonic_s()
         self._taker.flush()
         yield from tuple(ready)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the pictures come faster than they are taken, so that they grow old unseen."""
+        return self._clock.monotonic_s() - self._caught_up_s > _BEHIND_S
 
     def _take(self) -> Message | None:
         try:

@@ -6,6 +6,7 @@ rate skips frame numbers, as a camera would: it is never behind the scene's cloc
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +20,10 @@ from liveedge.media.source import FrameSink, SourceKind
 from liveedge.sim.render import NATIVE_HEIGHT, NATIVE_WIDTH, Difficulty, Renderer
 from liveedge.sim.scene import Workcell
 
-_SIDES_PX = range(32, 4097)
+_SIDES_PX = range(32, 3841)
+_MAX_PIXELS = 3840 * 2160
+_FPS = (0.01, 240.0)
+_NUMBER = re.compile(r"[A-Za-z0-9.+-]+")  # Python would take 1_000 and a blank, too
 _FORGET_EVERY_S = 10.0  # scene time; the timelines grow by some entries per second
 
 
@@ -36,12 +40,16 @@ class SimOptions:
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise SourceUnavailable(f"sim: seed is {self.seed}, needs 0 or more")
-        if not 0 < self.fps <= 240:
-            raise SourceUnavailable(f"sim: fps is {self.fps}, needs to be above 0 and at most 240")
-        if self.width not in _SIDES_PX or self.height not in _SIDES_PX:
+        if not _FPS[0] <= self.fps <= _FPS[1]:
+            raise SourceUnavailable(
+                f"sim: fps is {self.fps}, needs to be {_FPS[0]:g} to {_FPS[1]:g}"
+            )
+        is_small = self.width in _SIDES_PX and self.height in _SIDES_PX
+        if not is_small or self.width * self.height > _MAX_PIXELS:
             raise SourceUnavailable(
                 f"sim: size is {self.width}x{self.height}, each side needs to be"
-                f" {_SIDES_PX[0]} to {_SIDES_PX[-1]}"
+                f" {_SIDES_PX[0]} to {_SIDES_PX[-1]}, and both together as many pixels as"
+                " 3840x2160 at most"
             )
         if self.difficulty not in get_args(Difficulty):
             raise SourceUnavailable(
@@ -53,7 +61,8 @@ class SimOptions:
 def parse_sim_url(url: str | None) -> SimOptions:
     """Options of `sim://workcell?seed=1&fps=30&width=640&height=360&difficulty=easy`, all optional."""
     parts = urlsplit(url or "sim://workcell")
-    if parts.scheme != "sim" or parts.netloc not in ("", "workcell") or parts.path not in ("", "/"):
+    is_ours = parts.scheme == "sim" and parts.netloc in ("", "workcell")
+    if not is_ours or parts.path not in ("", "/") or parts.fragment:
         raise SourceUnavailable("sim: the URL needs to be sim://workcell?<options>, or left out")
     try:
         pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
@@ -76,11 +85,25 @@ def _option(key: str, text: str) -> object:
         raise SourceUnavailable(f"sim: {key} is {text!r}, needs to be a number") from error
 
 
+def _whole(text: str) -> int:
+    return int(_number(text))
+
+
+def _real(text: str) -> float:
+    return float(_number(text))
+
+
+def _number(text: str) -> str:
+    if _NUMBER.fullmatch(text) is None:
+        raise ValueError(text)
+    return text
+
+
 _READ: dict[str, Callable[[str], object]] = {
-    "seed": int,
-    "fps": float,
-    "width": int,
-    "height": int,
+    "seed": _whole,
+    "fps": _real,
+    "width": _whole,
+    "height": _whole,
     "difficulty": str,
 }
 

@@ -104,8 +104,11 @@ class Supervisor:
 
     async def opened(self) -> None:
         """Return once the source has opened; raise `SourceUnavailable` if it did not in time."""
-        # Shielded: a caller that gives up must not cancel the future for the others.
-        await asyncio.shield(asyncio.wrap_future(self._board.opened))
+        waiting = asyncio.wrap_future(self._board.opened)
+        waiting.add_done_callback(_retrieve)  # also where the caller has given up by then
+        # Waited for in this way as a caller that gives up must not cancel the future for the others.
+        await asyncio.wait((waiting,))
+        waiting.result()
 
     def wait_opened(self, timeout_s: float) -> None:
         """The same for a thread, which waits `timeout_s` of real time at most."""
@@ -180,7 +183,8 @@ class Supervisor:
         while not (attempt.done or stopping.is_set()):
             now_s = self._clock.monotonic_s()
             if self._may_give_up() and now_s >= self._open_by_s:
-                return SourceLost("timed out", hopeless=True)
+                # What an earlier attempt found out says more than that the last one was cut off.
+                return SourceLost(self._last_reason or "timed out", hopeless=True)
             stalled = self._is_stalled(attempt, now_s)
             if stalled and self._source.restart_on_stall:
                 return stalled
@@ -389,6 +393,12 @@ class _Attempt:
         with self._board.lock:
             if not (self._cut or self._board.is_cut):
                 self._board.target.mark_gap()
+
+
+def _retrieve(opened: asyncio.Future[None]) -> None:
+    """Look at the error: one that nobody looks at is logged as never retrieved."""
+    if not opened.cancelled():
+        opened.exception()
 
 
 def _crash(error: BaseException | None) -> SourceLost | None:

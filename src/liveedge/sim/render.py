@@ -32,6 +32,7 @@ PAINT: dict[str, Colour] = {
     "purple": (145, 50, 165),
     "white": (240, 240, 240),
 }
+_BAND_ROWS = 360  # worked on at a time: wider numbers than bytes for a whole 4K picture are 50 MB
 _SEGMENTS = (
     "abcdef",
     "bc",
@@ -170,18 +171,25 @@ class Renderer:
         rng = np.random.default_rng((self.workcell.seed, 102, frame_number))
         wave = 0.4 * math.sin(2 * math.pi * t_s / self._flicker_s)
         gain = (1 + look.gain * (self._gain_level + wave)) * (1.04 if lamp else 0.96)
+        dx = dy = 0
         if look.shake_px:
-            dx, dy = rng.uniform(-look.shake_px, look.shake_px, 2)
-            clean = np.roll(clean, (round(dy * self._sy), round(dx * self._sx)), axis=(0, 1))
+            x, y = rng.uniform(-look.shake_px, look.shake_px, 2)
+            dx, dy = round(x * self._sx), round(y * self._sy)
         levels = np.arange(256)[:, None] * (gain * self._tint)
         table = np.clip(levels, 0, 255).astype(np.int16)
-        seen = np.stack([table[:, c][clean[..., c]] for c in range(3)], axis=-1)
-        if self._shade is not None:
-            seen -= (seen * self._shade) >> 8
-        if self._noise is not None:
-            oy, ox = (int(v) for v in rng.integers(0, 64, 2))
-            seen += self._noise[oy : oy + self.height, ox : ox + self.width]
-        return np.clip(seen, 0, 255).astype(np.uint8)
+        oy, ox = (int(v) for v in rng.integers(0, 64, 2))
+        seen = np.empty_like(clean)
+        for top in range(0, self.height, _BAND_ROWS):
+            rows = np.arange(top, min(top + _BAND_ROWS, self.height))
+            below = np.roll(clean[(rows - dy) % self.height], dx, axis=1)
+            band = np.stack([table[:, c][below[..., c]] for c in range(3)], axis=-1)
+            if self._shade is not None:
+                band -= (band * self._shade) >> 8
+            if self._noise is not None:
+                band += self._noise[rows + oy, ox : ox + self.width]
+            np.clip(band, 0, 255, out=band)
+            seen[rows] = band
+        return seen
 
     def _make_shade(self, rng: np.random.Generator) -> NDArray[np.int16] | None:
         depth = self.look.shadow * float(rng.uniform(0.3, 1.0))
@@ -372,13 +380,16 @@ class Renderer:
         return max(1, round(px * min(self._sx, self._sy)))
 
 
-@functools.lru_cache(maxsize=4)
-def _noise_tile(width: int, height: int, sigma: float) -> NDArray[np.int16] | None:
+@functools.lru_cache(maxsize=1)  # what the newest cameras share; one of 4K has 26 MB
+def _noise_tile(width: int, height: int, sigma: float) -> NDArray[np.int8] | None:
     """Sensor noise, 64 px larger than the picture: each frame looks through another window."""
     if sigma == 0:
         return None
     rng = np.random.default_rng((103, width, height))
-    return np.rint(rng.normal(0, sigma, (height + 64, width + 64, 3))).astype(np.int16)
+    tile = np.empty((height + 64, width + 64, 3), np.int8)
+    for row in tile:  # as all at once it would be the same, in eight times the memory
+        row[:] = np.clip(np.rint(rng.normal(0, sigma, row.shape)), -128, 127)
+    return tile
 
 
 def _shade(colour: Colour, factor: float) -> Colour:
