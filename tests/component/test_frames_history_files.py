@@ -21,7 +21,13 @@ from liveedge.core.errors import FrameEvicted
 from liveedge.frames.chunks import Piece, Replay, StoredRun
 from liveedge.frames.frame import CodecParams, CodedFrame, Frame, RgbPixels
 from liveedge.frames.journal import VERSION, open_history
-from liveedge.frames.store import FrameStore, Gap, StoreCounters, StoreLimits
+from liveedge.frames.store import (
+    INDICES_AHEAD,
+    FrameStore,
+    Gap,
+    StoreCounters,
+    StoreLimits,
+)
 from liveedge.media.history_codec import AvHistoryCodec
 from liveedge.testing.clock import FakeClock
 from tests.coded_streams import coded_frames
@@ -528,6 +534,108 @@ def test_a_folder_of_no_use_is_set_aside_and_said(make_store, clock, tmp_path, s
     assert list(tmp_path.iterdir()) == []
 
 
+def zero(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def to_file(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.write_text("no folder")
+
+
+@pytest.mark.parametrize(
+    "lose",
+    [
+        lambda folder: shutil.rmtree(folder),
+        lambda folder: (folder / "index").unlink(),
+        lambda folder: zero(folder / "index"),
+        lambda folder: os.truncate(folder / "index", 9000),
+        to_file,
+    ],
+    ids=["folder gone", "index gone", "index zeroed", "index cut", "not usable"],
+)
+def test_a_lost_history_gives_no_index_and_no_moment_twice(
+    make_store, clock, tmp_path, lose, caplog
+):
+    store = make_store()
+    publish(store, clock, 10)
+    mark = store.mark()
+    assert mark is not None
+    publish(store, clock, 10)  # of which the mark knows nothing
+    first_at_ms = store.counters().first_frame_at_ms
+    store.close()
+    lose(tmp_path / "cam")
+    clock.move(5)
+    store = make_store()
+    store.go_on_after(mark)
+    assert "frames 0 to 9" in caplog.text
+    assert f"next frame has index {10 + INDICES_AHEAD}" in caplog.text
+    with pytest.raises(FrameEvicted):
+        store.load(15)
+    shade = (10 + INDICES_AHEAD) % 256
+    frame = store.publish(RgbPixels(np.full((4, 6, 3), shade, np.uint8)))
+    assert frame is not None
+    assert (frame.index, frame.after_gap) == (10 + INDICES_AHEAD, True)
+    assert frame.captured_at_ms == clock.wall_ms()
+    counters = store.counters()
+    assert counters.first_frame_at_ms == first_at_ms
+    assert counters.gaps == (Gap(900, frame.stream_time_ms),)
+    assert_books_balance(counters)
+    clock.move(0.1)
+    publish(store, clock, 12)
+    check(store)
+
+
+def test_an_index_that_is_back_in_an_older_state_gives_no_index_twice(make_store, clock, tmp_path):
+    store = make_store()
+    publish(store, clock, 5)
+    old = copied(tmp_path / "cam")
+    publish(store, clock, 10)
+    mark = store.mark()
+    assert mark is not None
+    again = make_store(old)
+    again.go_on_after(mark)
+    assert again.snapshot().index.tolist() == []
+    publish(again, clock, 1, gop=None)
+    assert again.counters().last_frame_index == 15 + INDICES_AHEAD
+    assert_books_balance(again.counters())
+
+
+def test_the_history_of_another_stream_is_not_taken_for_ones_own(make_store, clock, tmp_path):
+    store = make_store()
+    publish(store, clock, 5)
+    mark = store.mark()
+    clock.move(1)
+    other = make_store(tmp_path / "other")
+    publish(other, clock, 20)
+    other.close()
+    again = make_store(tmp_path / "other")
+    assert mark is not None
+    again.go_on_after(mark)
+    assert again.snapshot().index.tolist() == []
+    assert again.counters().first_frame_at_ms == store.counters().first_frame_at_ms
+
+
+def test_a_mark_says_nothing_to_a_history_that_is_whole(make_store, clock, caplog):
+    store = make_store()
+    assert store.mark() is None
+    publish(store, clock, 10)
+    mark = store.mark()
+    assert mark is not None
+    publish(store, clock, 10)
+    store.close()
+    store = make_store()
+    store.go_on_after(mark)
+    assert check(store) == list(range(20))
+    assert caplog.text == ""
+
+
+def test_a_store_says_why_it_does_not_outlive_the_process(make_store, tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    assert make_store().failure is None
+    assert make_store(tmp_path / "file" / "cam").failure == "Not a directory"
+
+
 def test_files_of_another_version_are_set_aside(make_store, clock, tmp_path, caplog):
     store = make_store()
     publish(store, clock, 3)
@@ -540,7 +648,7 @@ def test_files_of_another_version_are_set_aside(make_store, clock, tmp_path, cap
     assert f"version {VERSION + 1}" in caplog.text
 
 
-def test_lost_bytes_of_the_frames_cost_the_frames_alone(make_store, clock, tmp_path):
+def test_lost_bytes_of_the_frames_cost_the_frames_alone(make_store, clock, tmp_path, caplog):
     store = make_store()
     publish(store, clock, 10)
     store.close()
@@ -548,6 +656,16 @@ def test_lost_bytes_of_the_frames_cost_the_frames_alone(make_store, clock, tmp_p
     store = make_store()
     assert check(store) == []
     assert store.counters().evicted_by_reason == {"restart": 10}
+    assert "10 frames of the history of cam are lost or damaged" in caplog.text
+
+
+def test_frames_that_are_damaged_are_said(make_store, clock, tmp_path, caplog):
+    store = make_store()
+    publish(store, clock, 10)
+    store.close()
+    overwrite(tmp_path / "cam" / "frames", 3, b"x")  # in the first of two chunks
+    assert check(make_store()) == [5, 6, 7, 8, 9]
+    assert "5 frames of the history of cam are lost or damaged" in caplog.text
 
 
 def test_a_folder_that_cannot_be_is_said_and_the_history_is_in_memory(

@@ -2,15 +2,22 @@
 
 import asyncio
 import logging
+import os
+import shutil
 import sqlite3
 import stat
+import subprocess
+import sys
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 import pytest
 
 from liveedge.core.clock import SystemClock
 from liveedge.core.errors import SettingsInvalid, StreamLimitReached
+from liveedge.frames.store import StoreMark
 from liveedge.service.registry import ActiveRow, EndedRow, Registry
 from liveedge.service.sources import SourceSpec
 from liveedge.service.state_dir import StateDir
@@ -21,9 +28,14 @@ PASSWORD = "s3cret-of-the-camera"
 URL = f"rtsp://admin:{PASSWORD}@10.0.0.7/live"
 
 
-def active(stream_id="one", *, expires_at_ms=2_000, **options):
+def uid(name):
+    """The id of the stream that a test calls by this name."""
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, name))
+
+
+def active(name="one", *, expires_at_ms=2_000, **options):
     return ActiveRow(
-        id=stream_id,
+        id=uid(name),
         tenant="tenant",
         spec=SourceSpec(type="rtsp", url=URL),
         created_at_ms=1_000,
@@ -32,9 +44,9 @@ def active(stream_id="one", *, expires_at_ms=2_000, **options):
     )
 
 
-def ended(stream_id="one"):
+def ended(name="one"):
     view = StreamView(
-        id=stream_id,
+        id=uid(name),
         state="ended",
         source=SourceView(type="rtsp"),
         last_pull=1_900,
@@ -96,14 +108,15 @@ def opened(tmp_path):
 
 
 async def test_rows_come_back_as_they_were_put(opened):
-    rows = (active("a", finished="the source has ended"), ended("b"), active("c"))
+    mark = StoreMark(n_produced=25, first_at_ms=1_100, newest_ms=800, width=64, height=48)
+    rows = (active("a", finished="the source has ended"), ended("b"), active("c", mark=mark))
     with opened as registry:
         assert registry.rows == ()
         for row in rows:
             registry.put(row)
         await registry.saved()
     with opened as registry:
-        assert registry.rows == rows
+        assert sorted(registry.rows, key=lambda row: row.id) == sorted(rows, key=lambda row: row.id)
 
 
 async def test_the_newest_row_of_a_stream_is_the_one_that_counts(opened):
@@ -111,7 +124,7 @@ async def test_the_newest_row_of_a_stream_is_the_one_that_counts(opened):
         for expires_at_ms in range(2_000, 2_050):
             registry.put(active(expires_at_ms=expires_at_ms))
         registry.put(active("gone"))
-        registry.forget("gone")
+        registry.forget(uid("gone"))
         registry.forget("never known")
         await registry.saved()
         assert registry.n_waiting == 0
@@ -173,7 +186,7 @@ async def test_an_end_while_something_is_written_loses_nothing(opened):
             closing_ = closer.submit(registry.close)
         closing_.result(10)
     with opened as registry:
-        assert [row.id for row in registry.rows] == ["a", "b"]
+        assert {row.id for row in registry.rows} == {uid("a"), uid("b")}
 
 
 async def test_nothing_waits_where_nothing_was_told(opened):
@@ -219,9 +232,22 @@ async def test_the_password_of_an_ended_stream_is_in_no_file(opened):
         await registry.saved()
         assert found() == []
         registry.put(active("two"))
-        registry.forget("two")
+        registry.forget(uid("two"))
         await registry.saved()
         assert found() == []
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda path: path.mkdir(), os.mkfifo, lambda path: path.symlink_to("/nonexistent/place")],
+    ids=["folder", "pipe", "dead link"],
+)
+async def test_what_stands_in_the_place_of_the_file_is_to_be_moved_away(tmp_path, make):
+    folder = StateDir(tmp_path)
+    make(folder.database)
+    with pytest.raises(SettingsInvalid, match=r"streams.sqlite3 .*cannot be opened: .*; move away"):
+        Registry(folder, clock=SystemClock())
+    folder.close()
 
 
 @pytest.mark.parametrize("damage", ["garbage", "middle", "other table", "cut"])
@@ -261,8 +287,9 @@ async def test_a_row_that_cannot_be_read_costs_no_other(opened, caplog):
             registry.put(active(name))
         await registry.saved()
     database = sqlite3.connect(opened.path / "streams.sqlite3")
-    database.execute("""UPDATE streams SET source = '{"url": 5}' WHERE id = 'bad'""")
-    database.execute("UPDATE streams SET source = NULL WHERE id = 'void'")
+    broken = """UPDATE streams SET source = '{"url": 5}' WHERE id = ?"""
+    database.execute(broken, (uid("bad"),))
+    database.execute("UPDATE streams SET source = NULL WHERE id = ?", (uid("void"),))
     database.commit()
     database.close()
     with opened as registry:
@@ -274,6 +301,115 @@ async def test_a_row_that_cannot_be_read_costs_no_other(opened, caplog):
         assert caplog.text == ""  # they were deleted
 
 
+@pytest.mark.parametrize("name", ["../../evil", "/tmp/evil", "evil", uid("one").upper(), ""])
+async def test_a_row_whose_id_is_not_one_of_ours_is_not_believed(opened, name, caplog):
+    with opened as registry:
+        for row in (active("good"), active("bad"), ended("other")):
+            registry.put(row)
+        await registry.saved()
+    with closing(sqlite3.connect(opened.path / "streams.sqlite3")) as database:
+        database.execute("UPDATE streams SET id = ? WHERE id = ?", (name, uid("bad")))
+        database.execute("UPDATE streams SET id = ? WHERE id = ?", (uid("x"), uid("other")))
+        database.commit()
+    with opened as registry:
+        assert registry.rows == (active("good"),)
+        assert caplog.text.count("cannot be read") == 2
+
+
+async def test_a_file_of_the_first_version_is_taken_over(opened):
+    with opened as registry:
+        registry.put(active())
+        await registry.saved()
+    with closing(sqlite3.connect(opened.path / "streams.sqlite3")) as database:
+        database.execute("ALTER TABLE streams DROP COLUMN mark")
+        database.execute("PRAGMA user_version = 1")
+        database.commit()
+    mark = StoreMark(n_produced=5, first_at_ms=1_100, newest_ms=800, width=64, height=48)
+    with opened as registry:
+        assert registry.rows == (active(),)
+        registry.put(active(mark=mark))
+    with opened as registry:
+        assert registry.rows == (active(mark=mark),)
+
+
+ON_A_FULL_DISK = """
+import asyncio, os, subprocess, sys
+from contextlib import suppress
+from pathlib import Path
+from liveedge.core.clock import SystemClock
+from liveedge.core.errors import StreamLimitReached
+from liveedge.service.registry import Registry
+from liveedge.service.state_dir import StateDir
+from tests.component.test_registry import active, uid
+from tests.serving import until
+
+path = Path(sys.argv[1]) / "state"
+
+def opened():
+    registry = Registry(StateDir(path), clock=SystemClock())
+    registry.start()
+    return registry
+
+async def leave():
+    registry = opened()
+    for name in ("one", "two"):
+        registry.put(active(name))
+        registry.folder.frames_of(uid(name)).mkdir()
+    await registry.saved()
+    os._exit(0)  # no farewell
+
+async def come_back():
+    if "cleared" in sys.argv:  # as a backup leaves it, or another file system
+        (path / "streams.sqlite3-shm").unlink()
+    with (path.parent / "fill").open("wb", buffering=0) as fill, suppress(OSError):
+        while True:
+            fill.write(bytes(4096))
+    registry = opened()
+    print(len(registry.rows))
+    registry.put(active("three", finished="x" * 50_000))
+    with suppress(StreamLimitReached):
+        await registry.saved()
+    print(registry.failure)
+    print(registry.folder.note_ended(uid("one")))
+    (path.parent / "fill").unlink()
+    await until(lambda: registry.n_waiting == 0)
+    registry.close()
+    registry.folder.close()
+    print(len(opened().rows), registry.folder.has_ended(uid("one")))
+
+if "leave" in sys.argv:
+    asyncio.run(leave())
+subprocess.run([sys.executable, *sys.argv, "leave"], check=True)
+asyncio.run(come_back())
+os._exit(0)
+"""
+MOUNT = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=2m none "$0" && exec "$@"')
+
+
+@pytest.mark.parametrize("how", ["killed", "cleared"])
+def test_on_a_full_disk_a_restart_knows_all_streams_and_notes_a_deletion(tmp_path, how):
+    if shutil.which("unshare") is None:
+        pytest.skip("needs the right to mount a small disk of its own")
+    disk, script = tmp_path / "disk", tmp_path / "script.py"
+    disk.mkdir()
+    script.write_text(ON_A_FULL_DISK)
+    command = [*MOUNT, str(disk), sys.executable, str(script), str(disk), how]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    if "denied" in done.stderr or "not permitted" in done.stderr:
+        pytest.skip("needs the right to mount a small disk of its own")
+    assert done.returncode == 0, done.stderr
+    known, failure, noted, after = done.stdout.splitlines()
+    assert (known, noted, after) == ("2", "True", "3 True")
+    assert failure != "None"
+    assert ("its 2 streams go on, new ones are refused" in done.stderr) == (how == "cleared")
+
+
 async def test_a_file_of_a_newer_version_is_left_alone(opened):
     with opened as registry:
         registry.put(active())
@@ -282,7 +418,7 @@ async def test_a_file_of_a_newer_version_is_left_alone(opened):
     database.close()
     folder = StateDir(opened.path)
     with pytest.raises(
-        SettingsInvalid, match=r"newer liveedge: its version is 99, this one reads 1"
+        SettingsInvalid, match=r"newer liveedge: its version is 99, this one reads 2"
     ):
         Registry(folder, clock=SystemClock())
     folder.close()
@@ -358,7 +494,7 @@ async def test_a_file_that_is_damaged_while_it_is_used_is_written_anew(opened, c
         assert registry.failure is None
     assert list(opened.path.glob("*.damaged-*"))
     with opened as registry:
-        assert {row.id for row in registry.rows} == {"new", *(row.id for row in rows)}
+        assert {row.id for row in registry.rows} == {uid("new"), *(row.id for row in rows)}
 
 
 async def test_many_waiters_are_all_woken(opened):

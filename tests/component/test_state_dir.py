@@ -1,5 +1,6 @@
 """The folder that survives a restart: who may use it, who may read it, what it holds."""
 
+import errno
 import os
 import signal
 import stat
@@ -9,9 +10,18 @@ import sys
 import pytest
 
 from liveedge.core.errors import SettingsInvalid, StreamLimitReached
-from liveedge.service.state_dir import KEPT_FREE_BYTES, SECRET_BYTES, StateDir, remove
+from liveedge.service.state_dir import (
+    KEPT_FREE_BYTES,
+    LOST_KEPT_MS,
+    SECRET_BYTES,
+    StateDir,
+    holds_frames,
+    remove,
+    way_out,
+)
 
 MIB = 1 << 20
+ID = "0b1f6c1e-6f0e-4e0e-9d3c-3f1d5f8f2a11"
 HOLDER = """
 import sys
 from pathlib import Path
@@ -105,6 +115,105 @@ def test_a_folder_that_cannot_be_made_is_told_with_its_reason(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingsInvalid, match=r"state_dir .*file/state cannot be used: Not a dir"):
         StateDir(tmp_path / "file" / "state")
+
+
+def a_pipe(path):
+    os.mkfifo(path)
+
+
+def a_folder(path):
+    path.mkdir()
+
+
+def a_dead_link(path):
+    path.symlink_to("/nonexistent/place")
+
+
+@pytest.mark.parametrize("name", ["lock", "publish-tokens.key"])
+@pytest.mark.parametrize("make", [a_pipe, a_folder, a_dead_link])
+def test_what_stands_in_the_place_of_a_file_is_named_with_the_way_out(path, name, make):
+    path.mkdir(parents=True)
+    make(path / name)
+    with pytest.raises(
+        SettingsInvalid, match=rf"cannot be used: .*{path}/{name}\); move away what"
+    ):
+        StateDir(path)
+
+
+def test_a_file_in_the_place_of_the_streams_is_named(path):
+    path.mkdir(parents=True)
+    (path / "streams").write_text("x")
+    with pytest.raises(SettingsInvalid, match=rf"File exists \({path}/streams\); move away what"):
+        StateDir(path)
+
+
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [
+        (errno.ENOSPC, "free disk space"),
+        (errno.EROFS, "may write to"),
+        (errno.EACCES, "may write to"),
+        (errno.ENOTDIR, "move away what is there"),
+    ],
+)
+def test_the_way_out_is_that_of_the_error(number, told):
+    assert told in way_out(OSError(number, os.strerror(number)))
+
+
+def test_a_folder_that_was_moved_away_refuses_new_streams_by_its_name(path, tmp_path):
+    folder = StateDir(path)
+    path.rename(tmp_path / "elsewhere")
+    with pytest.raises(StreamLimitReached, match=rf"{path} \(state_dir\) is not usable any more"):
+        folder.require_room(MIB)
+    folder.close()
+
+
+def test_a_deleted_stream_is_noted_once_and_its_frames_can_go_first(path):
+    folder = StateDir(path)
+    frames = folder.frames_of(ID)
+    frames.mkdir()
+    (frames / "index").write_text("x")
+    assert not folder.has_ended(ID)
+    assert folder.note_ended(ID)
+    assert folder.note_ended(ID)
+    assert not frames.exists()
+    folder.empty_ended(ID)
+    assert folder.has_ended(ID)
+    folder.forget_ended(ID)
+    assert not folder.has_ended(ID)
+    folder.empty_ended(ID)  # again does nothing
+    assert folder.note_ended(ID)  # one whose frames were in memory
+    folder.close()
+
+
+def test_a_deletion_that_cannot_be_noted_says_so(path, tmp_path):
+    folder = StateDir(path)
+    path.rename(tmp_path / "elsewhere")
+    assert not folder.note_ended(ID)
+    folder.close()
+
+
+def test_frames_of_unknown_streams_are_kept_for_a_day(path):
+    folder = StateDir(path)
+    frames = folder.frames_of(ID)
+    frames.mkdir()
+    assert not holds_frames(frames)
+    (frames / "index").write_text("x")
+    assert holds_frames(frames)
+    place = folder.set_aside([frames], now_ms=1_000)
+    assert (place / ID / "index").exists()
+    assert folder.overdue(now_ms=LOST_KEPT_MS) == []
+    assert folder.overdue(now_ms=LOST_KEPT_MS + 1_000) == [place]
+    folder.close()
+
+
+def test_what_was_set_aside_for_a_known_stream_is_no_orphan(path):
+    folder = StateDir(path)
+    for suffix in ("", ".unreadable", ".ended"):
+        (path / "streams" / f"{ID}{suffix}").mkdir()
+    assert folder.orphans({ID}) == []
+    assert len(folder.orphans(())) == 3
+    folder.close()
 
 
 def test_room_is_refused_with_the_folder_and_what_is_missing(path):

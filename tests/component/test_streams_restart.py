@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
+import threading
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,12 +20,12 @@ from liveedge.core.errors import (
     StreamNotFound,
     StreamStateInvalid,
 )
-from liveedge.frames.store import FrameStore, StoreLimits
+from liveedge.frames.store import INDICES_AHEAD, FrameStore, StoreLimits
 from liveedge.media.published import PublishedSource
 from liveedge.media.source import SourceStatus
-from liveedge.service.registry import Registry
+from liveedge.service.registry import ActiveRow, Registry
 from liveedge.service.sources import Pipeline, SourceSpec
-from liveedge.service.state_dir import StateDir
+from liveedge.service.state_dir import KEPT_FREE_BYTES, StateDir, free_bytes
 from liveedge.service.streams import LEASE_S, TOMBSTONE_S, StreamLimits, Streams
 from liveedge.service.workers import Workers
 from liveedge.testing.clock import FakeClock
@@ -245,6 +246,198 @@ async def test_what_a_kill_left_behind_is_deleted_at_the_start(tmp_path, caplog)
         await life.restart(kill=True)
         await until(lambda: life.folders() == {view.id})
         assert "left belongs to no stream" in caplog.text
+
+
+def fill_registry(life: Life) -> None:
+    """Nothing more can be written, as on a full disk."""
+    assert life.registry._database is not None
+    (pages,) = life.registry._database.execute("PRAGMA page_count").fetchone()
+    life.registry._database.execute(f"PRAGMA max_page_count = {pages}")
+
+
+async def test_a_stream_that_was_deleted_on_a_full_disk_stays_deleted(tmp_path):
+    async with living(tmp_path) as life:
+        source = SourceSpec(type="rtsp", url=f"rtsp://camera/{'x' * 20_000}")
+        kept, deleted = [await life.streams.create(TENANT, source) for _ in range(2)]
+        (life.path / "streams" / deleted.id / "frames").write_bytes(bytes(1000))
+        fill_registry(life)
+        unwritable = replace(source, url=f"rtsp://camera/{'y' * 100_000}")
+        with pytest.raises(StreamLimitReached):
+            await life.streams.create(TENANT, unwritable)
+        life.registry.put(replace(life.streams._active[kept.id].row, spec=unwritable))
+        life.streams.delete(TENANT, deleted.id)
+        await life.streams.settled()
+        assert life.registry.failure is not None
+        note = life.path / "streams" / f"{deleted.id}.ended"
+        await until(lambda: note.is_dir() and not list(note.iterdir()))  # its space is free
+        streams = await life.restart(kill=True)
+        view = streams.view(TENANT, deleted.id)
+        assert (view.state, view.end_reason) == ("ended", "deleted")
+        streams.delete(TENANT, deleted.id)  # again and again
+        assert deleted.id not in life.feeds
+        assert streams.view(TENANT, kept.id).state == "active"
+        await until(lambda: life.folders() == {kept.id})  # now that the registry knows
+        streams = await life.restart(kill=True)
+        assert streams.view(TENANT, deleted.id) == view
+
+
+async def test_a_deletion_that_a_restart_would_not_know_is_refused(tmp_path):
+    async with living(tmp_path) as life:
+        view = await life.streams.create(TENANT, RTSP)
+        fill_registry(life)
+        long = replace(RTSP, url=f"rtsp://camera/{'x' * 20_000}")
+        life.registry.put(replace(life.streams._active[view.id].row, spec=long))
+        with pytest.raises(StreamLimitReached):
+            await life.registry.saved()
+        life.path.rename(tmp_path / "elsewhere")
+        with pytest.raises(StreamLimitReached, match=r"not deleted.*cannot be written.*again"):
+            life.streams.delete(TENANT, view.id)
+        assert life.streams.view(TENANT, view.id).state == "active"
+        (tmp_path / "elsewhere").rename(life.path)
+        life.streams.delete(TENANT, view.id)
+        assert life.streams.view(TENANT, view.id).state == "ended"
+
+
+async def test_no_index_is_given_twice_when_the_frames_are_lost(tmp_path, kill, caplog):
+    async with living(tmp_path) as life:  # whose stores keep nothing
+        view = await life.streams.create(TENANT, RTSP)
+        store = life.streams.own_store(TENANT, view.id)
+        for expected in (5, 5 + INDICES_AHEAD + 3):
+            store = life.streams.own_store(TENANT, view.id)
+            while (store.counters().last_frame_index or 0) < expected - 1:
+                store.publish(plain_pixels())
+            await life.clock.advance(1.1)  # the sweeper looks
+            await life.streams.settled()
+            given = store.publish(plain_pixels())
+            assert given is not None
+            before = store.counters()
+            streams = await life.restart(kill=kill)
+            after = streams.view(TENANT, view.id)
+            assert f"stream {view.id}: its history is lost" in caplog.text
+            assert after.first_frame_at_ms == before.first_frame_at_ms
+            frame = streams.own_store(TENANT, view.id).publish(plain_pixels())
+            assert frame is not None
+            assert frame.index > given.index
+            assert frame.stream_time_ms > given.stream_time_ms
+            assert len(streams.view(TENANT, view.id).gaps) == 1
+            assert streams.totals().frames == 1
+
+
+async def test_the_registry_is_never_far_behind_the_frames(tmp_path):
+    async with living(tmp_path) as life:
+        view = await life.streams.create(TENANT, RTSP)
+        store = life.streams.own_store(TENANT, view.id)
+        for _ in range(3):
+            for _ in range(INDICES_AHEAD // 2 + 1):
+                store.publish(plain_pixels())
+            await life.clock.advance(1.1)
+            await life.streams.settled()
+            (row,) = life.registry.rows
+            assert isinstance(row, ActiveRow)
+            assert row.mark == store.mark()
+
+
+async def test_frames_of_a_lost_registry_are_kept_for_a_day_and_said(tmp_path, caplog):
+    async with living(tmp_path) as life:
+        view = await life.streams.create(TENANT, RTSP)
+        ended = await life.streams.create(TENANT, RTSP)
+        for stream_id in (view.id, ended.id):
+            (life.path / "streams" / stream_id / "index").write_text("x")
+        life.streams.delete(TENANT, ended.id)
+        await until(lambda: life.folders() == {view.id})
+        await life.kill()
+        for path in life.path.glob("streams.sqlite3*"):
+            path.unlink()
+        await life.start()
+        (place,) = life.path.glob("lost-*")
+        assert "frames of 1 streams that are not known any more" in caplog.text
+        assert f"are kept in {place} for a day" in caplog.text
+        assert (place / view.id / "index").exists()
+        assert life.folders() == set()
+        await life.clock.advance(23 * 3600)
+        assert place.exists()
+        await life.clock.advance(2 * 3600)
+        await until(lambda: not place.exists())
+
+
+async def test_what_is_left_of_an_ended_stream_is_not_kept(tmp_path):
+    async with living(tmp_path) as life:
+        view = await life.streams.create(TENANT, RTSP)
+        life.streams.delete(TENANT, view.id)
+        await until(lambda: not life.folders())
+        await life.kill()
+        left = life.path / "streams" / view.id
+        left.mkdir()
+        (left / "index").write_text("x")
+        await life.start()
+        await until(lambda: not life.folders())
+        assert not list(life.path.glob("lost-*"))
+
+
+async def test_a_folder_that_was_moved_away_refuses_new_streams_and_costs_no_old_one(tmp_path):
+    async with living(tmp_path) as life:
+        old = await life.streams.create(TENANT, RTSP)
+        life.folder._free = free_bytes
+        life.path.rename(tmp_path / "elsewhere")
+        with pytest.raises(StreamLimitReached, match=rf"{life.path} \(state_dir\) is not usable"):
+            await life.streams.create(TENANT, RTSP)
+        assert life.streams.view(TENANT, old.id).state == "active"
+        life.streams.delete(TENANT, old.id)
+        await life.streams.settled()
+        (tmp_path / "elsewhere").rename(life.path)
+
+
+async def test_of_two_that_come_at_once_only_as_many_are_made_as_have_room(tmp_path):
+    async with living(tmp_path) as life:
+        n_looks = 0
+
+        def free(_folder: Path) -> int:
+            nonlocal n_looks
+            n_looks += 1
+            return KEPT_FREE_BYTES + MIB * (1 - len(life.folders()))
+
+        make, never = life.make, threading.Event()
+
+        def slowly(stream_id: str, spec: SourceSpec, *, resumed: bool = False) -> Pipeline:
+            for _ in range(50):  # time for the other to look too, if it may
+                never.wait(0.01 if n_looks < 2 else 0)
+            return make(stream_id, spec, resumed=resumed)
+
+        life.folder._free, life.streams._make_pipeline = free, slowly
+        both = (life.streams.create(TENANT, RTSP) for _ in range(2))
+        done = await asyncio.gather(*both, return_exceptions=True)
+        assert sorted(isinstance(one, StreamLimitReached) for one in done) == [False, True]
+
+
+async def test_a_stream_whose_frames_cannot_be_kept_is_refused(tmp_path):
+    async with living(tmp_path) as life:
+        make = life.make
+
+        def without_files(stream_id: str, spec: SourceSpec, *, resumed: bool = False) -> Pipeline:
+            pipeline = make(stream_id, spec, resumed=resumed)
+            (tmp_path / "file").write_text("no folder")
+            store = FrameStore(
+                stream_id, clock=life.clock, limits=LIMITS, folder=tmp_path / "file" / "cam"
+            )
+            return replace(pipeline, store=store)
+
+        life.streams._make_pipeline = without_files
+        with pytest.raises(StreamLimitReached, match=rf"kept in {life.path} .*Not a directory"):
+            await life.streams.create(TENANT, RTSP)
+        assert life.folders() == set()
+        assert life.streams.n_active == life.streams.n_opening == 0
+        assert life.registry.rows == ()
+
+
+async def test_a_pushed_stream_with_frames_says_that_none_came_since_the_restart(tmp_path):
+    async with living(tmp_path) as life:
+        view = await life.streams.create(TENANT, SourceSpec(type="push"))
+        feed = life.feeds[view.id]
+        feed.told = SourceStatus(health="waiting_for_publisher", reason="none yet")
+        assert life.streams.view(TENANT, view.id).health_reason == "none yet"
+        life.streams.own_store(TENANT, view.id).publish(plain_pixels())
+        told = life.streams.view(TENANT, view.id).health_reason
+        assert told == "no frame has been pushed since the restart"
 
 
 async def test_a_stream_that_could_not_be_opened_leaves_nothing(tmp_path):

@@ -194,6 +194,7 @@ def checks(recorder: Recorder, frames: list[Frame]) -> list[tuple[int, int]]:
         run = recorder.take_check(one.stream_time_ms)
         if run is not None:
             runs.append((run.first_index, run.last_index))
+            recorder.note_checked(one.stream_time_ms)
     return runs
 
 
@@ -201,6 +202,15 @@ def test_the_first_runs_and_one_in_a_while_are_to_be_checked():
     runs = checks(make(), camera(6000))  # 240 s
     assert runs[:2] == [(0, 9), (10, 19)]
     assert [first for first, _ in runs[2:]] == [2510, 5010]  # 10 s for each frame decoded again
+
+
+def test_a_run_that_nobody_compared_does_not_count_as_checked():
+    recorder, offered = make(), []
+    for one in camera(60):
+        recorder.record(one, must_begin=False)
+        run = recorder.take_check(one.stream_time_ms)
+        offered += [] if run is None else [run.first_index]
+    assert offered == [0, 10, 20, 30, 40]
 
 
 def test_where_packets_look_too_far_to_reach_that_is_measured_again_soon():

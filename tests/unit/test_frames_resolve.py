@@ -88,6 +88,43 @@ def test_an_image_reference_that_names_none_says_why(query, error):
         image_index(query, make_snapshot(TEN_FPS, retained=range(50, 101)))
 
 
+GAPPED = [0, 100, 200, 36_200, 36_300]
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("timestamp_ms=5000", "the gap from 200 to 36200 ms, between frames 2 and 3"),
+        ("offset_ms=-5000", "the gap from 200 to 36200 ms, between frames 2 and 3"),
+        ("timestamp_ms=5000", "; tolerance_ms=4800 would give frame 2"),
+        ("timestamp_ms=5000&direction=forward", "; direction=nearest and tolerance_ms=4800 would"),
+        ("timestamp_ms=35000&direction=forward", "; tolerance_ms=1200 would give frame 3"),
+        ("timestamp_ms=40000", "; tolerance_ms=3700 would give frame 4"),
+    ],
+)
+def test_a_moment_without_a_frame_is_told_with_its_gap_and_the_way_out(query, told):
+    snapshot = make_snapshot(GAPPED)
+    with pytest.raises(SegmentEmpty) as caught:
+        image_index(query, snapshot)
+    assert told in caught.value.message
+    if "would" in told:
+        parameters = told.split(" would")[0].removeprefix("; ").replace(" and ", "&")
+        kept = query if "tolerance" in parameters else ""
+        asked = query.split("&")[0] if "direction" in parameters else kept
+        image_index(f"{asked}&{parameters}", snapshot)  # the way out is one
+
+
+def test_a_moment_after_the_newest_frame_is_in_no_gap():
+    with pytest.raises(SegmentEmpty) as caught:
+        image_index("timestamp_ms=40000", make_snapshot(GAPPED))
+    assert "gap" not in caught.value.message
+
+
+def test_a_segment_inside_a_gap_names_it():
+    with pytest.raises(SegmentEmpty, match=r"lies in the gap from 200 to 36200 ms"):
+        segment_indices("start_timestamp_ms=5000&end_timestamp_ms=6000", make_snapshot(GAPPED))
+
+
 def test_tolerance_includes_its_bound():
     snapshot = make_snapshot(TEN_FPS, retained=range(50, 101))
     assert image_index("timestamp_ms=4900", snapshot) == 50

@@ -195,9 +195,17 @@ class HistoryFiles:
         if state is not None:
             rows = self._found(index, frames, state) if frames is not None and has_frames else []
             earlier = _earlier(state, rows)
+            self._say_lost(folder, index, earlier)
         index[_ROWS_AT:] = self._rows_of(() if earlier is None else earlier.chunks, index)
         self._header = header
         return index, frames, earlier
+
+    def _say_lost(self, folder: Path, index: mmap.mmap, earlier: EarlierRun) -> None:
+        """Frames that the rows name, and whose bytes are not there or not whole."""
+        rows = np.frombuffer(index[_ROWS_AT:], np.uint8).reshape(-1, _ROW_BYTES)
+        n_lost = int((rows[:, _RETAINED_AT] == 1).sum()) - len(earlier.frames)
+        if n_lost > 0:
+            log.warning("%d frames of the history of %s are lost or damaged", n_lost, folder.name)
 
     def _rows_of(self, chunks: Sequence[Chunk], index: mmap.mmap) -> bytes:
         """Theirs and no others: a row ahead of the state (after a loss of power) would name an older

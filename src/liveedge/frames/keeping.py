@@ -126,15 +126,21 @@ class Recorder:
         return piece
 
     def take_check(self, now_ms: int) -> Run | None:
-        """A run of packets that has just ended and that shall be decoded again, if any."""
+        """A run of packets that has just ended and that shall be decoded again, if any.
+
+        It counts as checked only once `note_checked` has said so.
+        """
         run, self._ended = self._ended, None
         if run is None or not run.is_source or run.is_damaged or run.n_frames == 1:
             return None
         if self._n_checks >= FIRST_CHECKS and now_ms - self._checked_ms < self._rest_ms(run):
             return None
+        return run
+
+    def note_checked(self, now_ms: int) -> None:
+        """What `take_check` gave was compared."""
         self._n_checks += 1
         self._checked_ms = now_ms
-        return run
 
     def _rest_ms(self, run: Run) -> int:
         """Between two checks, which also measure how far a reader gets: in a busy moment not as far,

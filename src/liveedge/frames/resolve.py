@@ -165,7 +165,10 @@ def _row_near(target_ms: int, ref: ImageRef, snapshot: Snapshot) -> int:
     if not near:
         raise SegmentEmpty(
             f"stream {snapshot.stream_id} retains no frame within {ref.tolerance_ms} ms of "
-            f"{target_ms} ms ({ref.direction})" + _retained_span(snapshot)
+            f"{target_ms} ms ({ref.direction})"
+            + _gap_at(target_ms, target_ms, snapshot)
+            + _retained_span(snapshot)
+            + _way_out(target_ms, ref, snapshot)
         )
     return min(near, key=lambda row: (abs(int(times[row]) - target_ms), row))
 
@@ -285,9 +288,35 @@ def _retained_span(snapshot: Snapshot) -> str:
     )
 
 
+def _gap_at(from_ms: int, to_ms: int, snapshot: Snapshot) -> str:
+    """The neighbours of a time in which there is nothing."""
+    times = snapshot.stream_time_ms
+    after = int(np.searchsorted(times, to_ms, side="left"))
+    before = int(np.searchsorted(times, from_ms, side="right")) - 1
+    if before < 0 or after != before + 1 or after == len(times):
+        return ""
+    return (
+        f"; that lies in the gap from {times[before]} to {times[after]} ms, between frames"
+        f" {snapshot.index[before]} and {snapshot.index[after]}"
+    )
+
+
+def _way_out(target_ms: int, ref: ImageRef, snapshot: Snapshot) -> str:
+    """The parameters that give the nearest frame of all."""
+    far_ms = np.abs(snapshot.stream_time_ms - target_ms)
+    row = int(np.argmin(far_ms))
+    is_before = snapshot.stream_time_ms[row] < target_ms
+    is_blind = ref.direction == ("forward" if is_before else "backward")
+    turned = "direction=nearest and " if is_blind else ""
+    return f"; {turned}tolerance_ms={far_ms[row]} would give frame {snapshot.index[row]}"
+
+
 def _why_empty(start: _Bound, end: _Bound | None, snapshot: Snapshot) -> str:
     until = "the live edge" if end is None else f"before {_named(end)}"
+    is_timed = end is not None and not start.is_index and not end.is_index
+    gap = _gap_at(start.value, end.value, snapshot) if end is not None and is_timed else ""
     return (
         f"stream {snapshot.stream_id} retains no frame from {_named(start)} to {until}"
+        + gap
         + _retained_span(snapshot)
     )

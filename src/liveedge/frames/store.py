@@ -8,6 +8,7 @@ Never   blocks a publisher, keeps a frame the limits do not allow, or forgets to
 
 With a folder, the history and the counts are in files (`journal`). A store made on a folder that
 holds frames goes on with them: same indices, same clock, a gap. What had only been hot is evicted.
+Where the files are lost, a `StoreMark` kept elsewhere sees to it that no index names two pictures.
 
 Invariants (1 to 5 are those of `tiers`)
 6. received == n_retained + sum(evicted) + sum(dropped), where dropped frames never got an index.
@@ -48,6 +49,7 @@ log = logging.getLogger("liveedge.frames")
 MAX_GAPS = 100
 RECORD_EVERY_MS = 250  # on the stream clock; what comes sooner is recorded together
 PREFAULT_PAUSE_S = 0.001  # between steps: the lock is not fair to publishers
+INDICES_AHEAD = 10_000  # frames that may come before a mark has to be renewed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,17 @@ class Gap:
 
     from_ms: int
     to_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreMark:
+    """How far a stream had got, for somebody who keeps it elsewhere than the frames."""
+
+    n_produced: int
+    first_at_ms: int
+    newest_ms: int  # on the stream clock
+    width: int
+    height: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +141,7 @@ class FrameStore:
         """`folder` is this stream's own, where its history shall outlive the process. One that has a
         history keeps its size, whatever `limits` says.
 
-        Where the folder cannot be used the history is kept in memory, and the log says why.
+        Where the folder cannot be used the history is kept in memory, and `failure` says why.
         """
         self.stream_id = stream_id
         limits = limits or StoreLimits()
@@ -138,7 +151,8 @@ class FrameStore:
         self._encoder_state = threading.Condition(self._lock)
         self._encoder: OwnedThread | None = None
         self._n_hurried = 0  # who wait for it
-        self._files = None if folder is None else _files_of(folder, limits)
+        self.failure: str | None = None
+        self._files = None if folder is None else self._files_of(folder, limits)
         memory = None
         if self._files is not None:
             memory = self._files.frames
@@ -172,6 +186,29 @@ class FrameStore:
     def forget(folder: Path) -> None:
         """Delete what a closed store left in its folder, and the folder."""
         forget_history(folder)
+
+    def go_on_after(self, mark: StoreMark) -> None:
+        """Give no index again that was given up to `mark` or INDICES_AHEAD frames after it, and keep
+        the clock. Before the first frame; does nothing where the files know as much as the mark."""
+        with self._lock:
+            is_ours = self._newest is not None and self._first_at_ms == mark.first_at_ms
+            if is_ours and self._tiers.n_produced >= mark.n_produced:
+                return
+            n_unknown = self._tiers.n_retained
+            index = max(self._tiers.n_produced, mark.n_produced + INDICES_AHEAD)
+            self._received += index - self._tiers.n_produced
+            self._tiers.skip_to(index)
+            if not is_ours:
+                self._gaps.clear()  # of another clock
+            self._take_over_clock(mark.first_at_ms, mark.newest_ms, (mark.width, mark.height))
+            self._save()
+        log.warning(
+            "stream %s: its history is lost (at least frames 0 to %d%s); its next frame has index %d",
+            self.stream_id,
+            mark.n_produced - 1,
+            f"; {n_unknown} that were found are older or not its own" if n_unknown else "",
+            index,
+        )
 
     # ── the publisher's side ──
 
@@ -289,6 +326,20 @@ class FrameStore:
             now_s = self._clock.monotonic_s()
             self._expire(now_s)
             return self._counted(now_s)
+
+    def mark(self) -> StoreMark | None:
+        """What `go_on_after` needs; None before the first frame."""
+        with self._lock:
+            newest = self._newest
+            if newest is None:
+                return None
+            return StoreMark(
+                n_produced=self._tiers.n_produced,
+                first_at_ms=self._first_at_ms,
+                newest_ms=newest.stream_time_ms,
+                width=newest.width,
+                height=newest.height,
+            )
 
     async def wait_newer(self, than_index: int | None, timeout_s: float) -> Frame | None:
         """The newest frame once it is newer than `than_index` (None: any); None when the time is
@@ -480,27 +531,30 @@ class FrameStore:
 
     def _go_on(self, earlier: EarlierRun) -> None:
         """Take over the history, the counts and the clock of an earlier process."""
-        state, now_s = earlier.state, self._clock.monotonic_s()
+        state = earlier.state
         self._received, self._corrupt = state["received"], state["corrupt"]
         self._dropped.update(state["dropped"])
         if state["n_produced"] == 0:
             return
         self._gaps.extend(Gap(*gap) for gap in state["gaps"])
-        self._gap_is_open = True
-        self._first_at_ms, newest_ms = state["first_at_ms"], state["newest_ms"]
-        # A wall clock that was set back meanwhile does not turn the stream's back.
-        passed_ms = max(self._clock.wall_ms() - self._first_at_ms, newest_ms)
-        self._first_arrived_s = now_s - passed_ms / 1000
-        self._timeline = Timeline.resumed(first_arrived_s=self._first_arrived_s, time_ms=newest_ms)
-        self._newest = _NewestFrame(
-            newest_ms, self._first_arrived_s + newest_ms / 1000, *state["size_px"]
-        )
+        width, height = state["size_px"]
+        self._take_over_clock(state["first_at_ms"], state["newest_ms"], (width, height))
         self._tiers.restore(
             [self._row_of(frame) for frame in earlier.frames],
             list(earlier.chunks),
             n_produced=state["n_produced"],
             evicted=Counter(state["evicted"]),
         )
+
+    def _take_over_clock(self, first_at_ms: int, newest_ms: int, size_px: tuple[int, int]) -> None:
+        now_s = self._clock.monotonic_s()
+        self._gap_is_open = True
+        self._first_at_ms = first_at_ms
+        # A wall clock that was set back meanwhile does not turn the stream's back.
+        passed_ms = max(self._clock.wall_ms() - self._first_at_ms, newest_ms)
+        self._first_arrived_s = now_s - passed_ms / 1000
+        self._timeline = Timeline.resumed(first_arrived_s=self._first_arrived_s, time_ms=newest_ms)
+        self._newest = _NewestFrame(newest_ms, self._first_arrived_s + newest_ms / 1000, *size_px)
 
     def _row_of(self, frame: StoredFrame) -> IndexRow:
         return IndexRow(
@@ -512,6 +566,16 @@ class FrameStore:
             chunk=frame.first_index,
             flags=CORRUPT if frame.corrupt else 0,
         )
+
+    def _files_of(self, folder: Path, limits: StoreLimits) -> HistoryFiles | None:
+        try:
+            return open_history(
+                folder, capacity_bytes=limits.history_bytes, max_rows=limits.max_frames
+            )
+        except OSError as error:
+            self.failure = error.strerror or str(error)
+            log.warning("the history of %s is kept in memory only: %s", folder, self.failure)
+            return None
 
     def _close_files(self) -> None:
         if self._files is not None:
@@ -532,7 +596,10 @@ class FrameStore:
             while not self._finished(recorder.record(frame, must_begin=must_begin)):
                 must_begin = True  # making room took the chunk that the frame continues
             run = recorder.take_check(frame.stream_time_ms)
-            if run is not None and not self._replays_alike(run):
+            is_alike = None if run is None else self._replays_alike(run)
+            if is_alike is not None:
+                recorder.note_checked(frame.stream_time_ms)
+            if run is not None and is_alike is False:
                 log.warning(
                     "%s: its packets do not give its frames again; the history encodes them",
                     self.stream_id,
@@ -566,16 +633,16 @@ class FrameStore:
             self._encoder_state.notify_all()
             return has_taken
 
-    def _replays_alike(self, run: Run) -> bool:
+    def _replays_alike(self, run: Run) -> bool | None:
         """Decode a run of packets again and compare its last frame with the one that is still hot.
 
-        True where there is nothing to compare any more.
+        None where there is nothing to compare any more.
         """
         index = run.last_index
         with self._lock:
             hot, stored = self._tiers.find(index), self._tiers.read(index, until=index)
         if not isinstance(hot, Frame) or stored is None:
-            return True
+            return None
         last: Pixels | None = None
         as_first = replace(stored, is_damaged=True)  # decoded in the way of the source
         with closing(self._codec.replay(as_first)) as frames:
@@ -629,14 +696,6 @@ class _NewestFrame:
     arrived_s: float
     width: int
     height: int
-
-
-def _files_of(folder: Path, limits: StoreLimits) -> HistoryFiles | None:
-    try:
-        return open_history(folder, capacity_bytes=limits.history_bytes, max_rows=limits.max_frames)
-    except OSError as error:
-        log.warning("the history of %s is kept in memory only: %s", folder.name, error.strerror)
-        return None
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:

@@ -37,7 +37,7 @@ EvictReason: TypeAlias = Literal[
     "encoder_behind",  # left the hot ring before it was compressed
     "encode_failed",  # the codec refused it
     "replay_differs",  # its source's packets did not give it again
-    "restart",  # it was only in the memory of a process that ended
+    "restart",  # it was only in the memory of a process that ended, or its file is lost
 ]
 
 
@@ -127,6 +127,14 @@ class FrameTiers:
         if n_gone > evicted.total():
             self.evicted["restart"] += n_gone - evicted.total()
         self._free_dead()
+
+    def skip_to(self, n_produced: int) -> None:
+        """Begin at this index: whatever came before is lost, and counted so."""
+        while self.index.first_index is not None:
+            self._evict_oldest("restart")
+        self.evicted["restart"] += n_produced - self.n_produced
+        self.index.restore([], next_index=n_produced)
+        self._encode_from = n_produced
 
     @property
     def arena(self) -> Arena:

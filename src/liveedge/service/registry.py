@@ -22,8 +22,8 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -33,13 +33,14 @@ import msgspec
 from liveedge.core.clock import Clock
 from liveedge.core.errors import SettingsInvalid, StreamLimitReached
 from liveedge.core.tasks import OwnedThread
+from liveedge.frames.store import StoreMark
 from liveedge.service.sources import SourceSpec
-from liveedge.service.state_dir import OURS_ALONE, StateDir
+from liveedge.service.state_dir import OURS_ALONE, StateDir, is_stream_id, require_file, way_out
 from liveedge.service.view import StreamView
 
 log = logging.getLogger("liveedge.service")
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 RETRY_S = 1.0  # between tries to write to a disk that refuses
 LAST_TRY_S = 2.0  # at the end of the process
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
@@ -53,12 +54,13 @@ CREATE TABLE IF NOT EXISTS streams (
     finished TEXT,          -- why nothing will ever come from the source again
     ended_at_ms INTEGER,
     end_reason TEXT,
-    last_view TEXT          -- JSON of StreamView: the counters of the end
+    last_view TEXT,         -- JSON of StreamView: the counters of the end
+    mark TEXT               -- JSON of StoreMark: how far its frames had got
 ) STRICT, WITHOUT ROWID
 """
 _COLUMNS = (
     "id", "tenant", "created_at_ms", "expires_at_ms", "source", "finished", "ended_at_ms",
-    "end_reason", "last_view",
+    "end_reason", "last_view", "mark",
 )  # fmt: skip
 _GET = f"SELECT {', '.join(_COLUMNS)} FROM streams ORDER BY created_at_ms, id"
 _PUT = f"INSERT OR REPLACE INTO streams VALUES ({', '.join(f':{name}' for name in _COLUMNS)})"
@@ -75,6 +77,7 @@ class ActiveRow:
     created_at_ms: int
     expires_at_ms: int
     finished: str | None = None
+    mark: StoreMark | None = None  # None before its first frame
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +102,8 @@ class Registry:
     """The rows of all streams. `start` before the first `saved`, `close` at the end.
 
     Raises SettingsInvalid where the file cannot be opened, or is of a newer version. One that is
-    damaged is set aside, and an empty one takes its place.
+    damaged is set aside, and an empty one takes its place. One that can be read but not written, on
+    a full disk, is read, and written once that is possible.
     """
 
     def __init__(self, folder: StateDir, *, clock: Clock) -> None:
@@ -272,11 +276,27 @@ class Registry:
                 )
                 self._set_aside()
                 return self._loaded()
-        except (OSError, sqlite3.Error) as error:
-            raise SettingsInvalid(
-                f"{self._path} (of state_dir) cannot be opened: {error}; free disk space, or give"
-                " another folder"
-            ) from error
+        except sqlite3.Error as error:
+            return self._read_only(error)
+        except OSError as error:
+            raise _cannot_open(self._path, error.strerror or str(error), way_out(error)) from error
+
+    def _read_only(self, why: sqlite3.Error) -> _Opened:
+        """What the file holds, where it cannot be written now: streams go on all the same."""
+        try:
+            with closing(sqlite3.connect(self._path, isolation_level=None)) as database:
+                database.execute("PRAGMA locking_mode = EXCLUSIVE")  # makes no file beside it
+                opened = _read(database)
+        except sqlite3.Error:
+            way = "free disk space, or give another folder"
+            raise _cannot_open(self._path, str(why), way) from why
+        log.error(
+            "%s cannot be written, is tried again: %s; its %d streams go on, new ones are refused",
+            self._path,
+            why,
+            len(opened.rows),
+        )
+        return opened._replace(database=None)
 
     def _loaded(self) -> _Opened:
         database = _connected(self._path)
@@ -295,12 +315,17 @@ class Registry:
 
 
 class _Opened(NamedTuple):
-    database: sqlite3.Connection
+    database: sqlite3.Connection | None  # None: it cannot be written
     rows: list[Row]
     unreadable: list[str]  # ids
 
 
+def _cannot_open(path: Path, why: str, way: str) -> SettingsInvalid:
+    return SettingsInvalid(f"{path} (of state_dir) cannot be opened: {why}; {way}")
+
+
 def _connected(path: Path) -> sqlite3.Connection:
+    require_file(path)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OURS_ALONE))
     path.chmod(OURS_ALONE)  # SQLite gives the files beside it the same
     # One thread at a time, but not always the same: opened by the first, written by another.
@@ -327,9 +352,12 @@ def _prepared(database: sqlite3.Connection) -> int:
     if verdict != "ok":
         raise _Damaged(verdict)
     version: int = database.execute("PRAGMA user_version").fetchone()[0]
-    if version <= SCHEMA_VERSION:
-        database.execute(_TABLE)
-        database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    if version < SCHEMA_VERSION:
+        with _transaction(database):
+            if version == 1:
+                database.execute("ALTER TABLE streams ADD COLUMN mark TEXT")
+            database.execute(_TABLE)
+            database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     return version
 
 
@@ -340,19 +368,24 @@ def _read(database: sqlite3.Connection) -> _Opened:
         found = dict(zip(_COLUMNS, values, strict=True))
         try:
             rows.append(_row(found))
-        except (msgspec.DecodeError, TypeError):
-            log.warning("stream %s was kept in a form that cannot be read; it is lost", found["id"])
+        except (msgspec.DecodeError, TypeError, _NotOurs):
+            log.warning(
+                "stream %.80s was kept in a form that cannot be read; it is lost",
+                ascii(found["id"])[1:-1],
+            )
             unreadable.append(found["id"])
     return _Opened(database, rows, unreadable)
 
 
 def _row(found: Mapping[str, Any]) -> Row:
+    if not is_stream_id(found["id"]):
+        raise _NotOurs
     if found["last_view"] is not None:
-        return EndedRow(
-            tenant=found["tenant"],
-            expires_at_ms=found["expires_at_ms"],
-            view=msgspec.json.decode(found["last_view"], type=StreamView),
-        )
+        view = msgspec.json.decode(found["last_view"], type=StreamView)
+        if view.id != found["id"]:
+            raise _NotOurs
+        return EndedRow(tenant=found["tenant"], expires_at_ms=found["expires_at_ms"], view=view)
+    mark = found["mark"]
     return ActiveRow(
         id=found["id"],
         tenant=found["tenant"],
@@ -360,6 +393,7 @@ def _row(found: Mapping[str, Any]) -> Row:
         created_at_ms=found["created_at_ms"],
         expires_at_ms=found["expires_at_ms"],
         finished=found["finished"],
+        mark=None if mark is None else msgspec.json.decode(mark, type=StoreMark),
     )
 
 
@@ -370,6 +404,8 @@ def _columns(row: Row) -> Columns:
         case ActiveRow():
             source = msgspec.json.encode(row.spec).decode()
             values.update(created_at_ms=row.created_at_ms, source=source, finished=row.finished)
+            if row.mark is not None:
+                values.update(mark=msgspec.json.encode(row.mark).decode())
         case EndedRow():
             view = row.view
             values.update(created_at_ms=view.created_at_ms, ended_at_ms=view.ended_at_ms)
@@ -379,21 +415,31 @@ def _columns(row: Row) -> Columns:
 
 def _write(database: sqlite3.Connection, changes: Changes) -> None:
     """All of them or none."""
-    database.execute("BEGIN IMMEDIATE")
-    try:
+    with _transaction(database):
         for stream_id, columns in changes.items():
             if columns is None:
                 database.execute(_FORGET, (stream_id,))
             else:
                 database.execute(_PUT, columns)
+    if any(columns is None or columns["source"] is None for columns in changes.values()):
+        # The log beside the file still has the row with the URL.
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+@contextmanager
+def _transaction(database: sqlite3.Connection) -> Iterator[None]:
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        yield
         database.execute("COMMIT")
     except BaseException:
         with suppress(sqlite3.Error):
             database.execute("ROLLBACK")
         raise
-    if any(columns is None or columns["source"] is None for columns in changes.values()):
-        # The log beside the file still has the row with the URL.
-        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+class _NotOurs(Exception):
+    """A row that this program cannot have written."""
 
 
 class _Damaged(sqlite3.DatabaseError):

@@ -10,18 +10,21 @@ Invariants
 2. The lease ends `LEASE_S` after the later of creation and keepalive; nothing else renews it.
 3. An ended stream holds no frame; its last counters stay for `TOMBSTONE_S`.
 4. The reserved memory of all streams that are active or opening never exceeds the budget.
-5. With a registry: a stream that was answered for is in it, and the frames of one that has ended are
-   deleted only after it knows that.
+5. With a registry: a stream that was answered for is in it. One that was deleted stays deleted: the
+   name of its folder says so until the registry knows it.
+6. With a registry: it has a mark of every stream that is never INDICES_AHEAD behind, so that no index
+   names two pictures when files are lost.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import uuid
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -35,12 +38,12 @@ from liveedge.core.errors import (
 )
 from liveedge.core.tasks import TaskSet
 from liveedge.frames.frame import Frame
-from liveedge.frames.store import FrameStore
+from liveedge.frames.store import INDICES_AHEAD, FrameStore, StoreLimits
 from liveedge.media.published import PublishedSource
 from liveedge.media.source import SourceStatus
 from liveedge.service.registry import ActiveRow, EndedRow, Registry
 from liveedge.service.sources import PUSHED, Pipeline, SourceSpec
-from liveedge.service.state_dir import remove
+from liveedge.service.state_dir import holds_frames, remove
 from liveedge.service.totals import StreamTotals
 from liveedge.service.view import EndReason, LifeView, StreamView, make_view
 from liveedge.service.workers import Workers
@@ -50,6 +53,7 @@ log = logging.getLogger("liveedge.service")
 LEASE_S = 300
 TOMBSTONE_S = 300
 SWEEP_EVERY_S = 1.0
+DELETE_LOST_EVERY_S = 3600.0
 LAST_PULL_STEP_MS = 1000  # `last_pull` moves at most once a second
 
 
@@ -86,6 +90,7 @@ class _Active:
     pipeline: Pipeline
     last_pull_ms: int | None = None
     finished: SourceStatus | None = None  # of a source from which nothing will ever come again
+    n_marked: int = 0  # frames, by the newest mark in the registry
 
     @property
     def row(self) -> ActiveRow:
@@ -96,6 +101,7 @@ class _Active:
             created_at_ms=self.created_at_ms,
             expires_at_ms=self.expires_at_ms,
             finished=None if self.finished is None else self.finished.reason,
+            mark=self.pipeline.store.mark(),
         )
 
 
@@ -129,6 +135,7 @@ class Streams:
         self._ended: dict[str, _Ended] = {}
         self._past = StreamTotals()  # of all that ended
         self._opening: dict[str, str] = {}  # stream id to tenant: they count before they exist
+        self._making = threading.Lock()
         self._closers = Workers("close", n_threads=4)
         self._closing = TaskSet("streams")
         self._sweeping = TaskSet("streams")
@@ -148,13 +155,16 @@ class Streams:
         if self._registry is None:
             return
         self._registry.start()
-        rows = self._registry.rows
+        rows, folder = self._registry.rows, self._registry.folder
         for row in rows:
             if isinstance(row, EndedRow):
                 self._ended[row.id] = self._tombstone(row.tenant, row.view)
-        active = [row for row in rows if isinstance(row, ActiveRow)]
-        for orphan in self._registry.folder.orphans({row.id for row in active}):
-            self._delete_soon(orphan)
+        unended = [row for row in rows if isinstance(row, ActiveRow)]
+        self._clear_away(folder.orphans({row.id for row in unended}))
+        for row in unended:
+            if folder.has_ended(row.id):
+                self._bury(row)
+        active = [row for row in unended if row.id not in self._ended]
         results = await asyncio.gather(
             *(self._resume(row) for row in active), return_exceptions=True
         )
@@ -170,6 +180,8 @@ class Streams:
     def start(self) -> None:
         """Begin to end streams whose lease runs out, without anybody asking for them."""
         self._sweeping.start(self._sweep_for_ever(), name="sweeper")
+        if self._registry is not None:
+            self._sweeping.start(self._delete_lost_for_ever(), name="lost")
 
     async def close(self) -> None:
         """Wait until all threads are over. Streams end; with a registry they wait for `resume`."""
@@ -229,17 +241,20 @@ class Streams:
         return self._view(stream)
 
     def delete(self, tenant: str, stream_id: str) -> None:
-        """End the stream. Again and again while its tombstone stands."""
+        """End the stream. Again and again while its tombstone stands.
+
+        Raises StreamLimitReached where a restart would bring it back.
+        """
         self._reap()
         ended = self._ended.get(stream_id)
         if ended is None or ended.tenant != tenant:
-            self._end(self._own(tenant, stream_id), "deleted")
+            stream = self._own(tenant, stream_id)
+            self._note_deletion(stream_id)
+            self._end(stream, "deleted")
 
     async def settled(self) -> None:
         """Return once a restart would know all that has happened, if the disk lets it."""
-        if self._registry is not None:
-            with suppress(StreamLimitReached):  # logged, and tried again
-                await self._registry.saved()
+        await self._is_settled()
 
     # ── looking at streams ──
 
@@ -314,7 +329,11 @@ class Streams:
                 f"stream {stream_id} has a source of type {stream.spec.type}; frames can only be"
                 " pushed into a stream created with a source of type push"
             )
-        return await self._workers.run(lambda: pushed.push(data, captured_at_ms=captured_at_ms))
+        return await self._workers.run_in_turn(
+            lambda: pushed.push(data, captured_at_ms=captured_at_ms),
+            owner=tenant,
+            part=f"frames of stream {stream_id}",
+        )
 
     # ── inside ──
 
@@ -351,9 +370,21 @@ class Streams:
 
     def _made(self, stream_id: str, spec: SourceSpec) -> Pipeline:
         """Blocking."""
-        if self._registry is not None:
-            self._registry.folder.require_room(self._limits.disk_bytes_per_stream)
-        return self._make_pipeline(stream_id, spec)
+        if self._registry is None:
+            return self._make_pipeline(stream_id, spec)
+        folder = self._registry.folder
+        with self._making:  # else two find room for one
+            folder.require_room(self._limits.disk_bytes_per_stream)
+            pipeline = self._make_pipeline(stream_id, spec)
+        failure = pipeline.store.failure
+        if failure is not None:
+            pipeline.close()
+            FrameStore.forget(folder.frames_of(stream_id))
+            raise StreamLimitReached(
+                f"the frames of another stream cannot be kept in {folder.path} (state_dir):"
+                f" {failure}; free disk space, end a stream, or lower history_mb"
+            )
+        return pipeline
 
     async def _kept(self, stream: _Active) -> None:
         """Have the registry know the stream, or close it again."""
@@ -371,9 +402,7 @@ class Streams:
 
     async def _resume(self, row: ActiveRow) -> None:
         # By the threads that end streams: there are more of them, and nobody waits for those yet.
-        pipeline = await self._closers.run(
-            lambda: self._make_pipeline(row.id, row.spec, resumed=True)
-        )
+        pipeline = await self._closers.run(lambda: self._revived(row))
         # A wall clock that was set back in between must not make a lease longer than any.
         left_ms = min(row.expires_at_ms - self._clock.wall_ms(), LEASE_S * 1000)
         stream = _Active(
@@ -384,11 +413,39 @@ class Streams:
             expires_s=self._clock.monotonic_s() + left_ms / 1000,
             expires_at_ms=self._clock.wall_ms() + left_ms,
             pipeline=pipeline,
+            n_marked=0 if row.mark is None else row.mark.n_produced,
         )
         if row.finished is not None:
             stream.finished = SourceStatus(health="ended", reason=row.finished)
         self._active[row.id] = stream
         self._past.discount(self._view(stream))
+        self._renew_mark(stream)
+
+    def _revived(self, row: ActiveRow) -> Pipeline:
+        """Blocking."""
+        pipeline = self._make_pipeline(row.id, row.spec, resumed=True)
+        if row.mark is not None:
+            pipeline.store.go_on_after(row.mark)
+        return pipeline
+
+    def _bury(self, row: ActiveRow) -> None:
+        """It was deleted, and the registry could not be told. Its counters went with its frames."""
+        assert self._registry is not None, "there are no rows without"
+        limits = StoreLimits(hot_bytes=1, history_bytes=0, max_frames=1)
+        life = LifeView(
+            id=row.id,
+            source_type=row.spec.type,
+            created_at_ms=row.created_at_ms,
+            expires_at_ms=None,
+            ttl_seconds=LEASE_S,
+            ended_at_ms=self._clock.wall_ms(),
+            end_reason="deleted",
+        )
+        counters = FrameStore(row.id, clock=self._clock, limits=limits).counters()
+        view = make_view(life, counters, SourceStatus(health="ended"), last_pull_ms=None)
+        self._ended[row.id] = self._tombstone(row.tenant, view)
+        self._registry.put(EndedRow(tenant=row.tenant, expires_at_ms=row.expires_at_ms, view=view))
+        self._closing.start(self._forget_frames(row.id), name=f"forget {row.id}")
 
     async def _go_on(self) -> None:
         """Have the sources of all streams that are left begin again."""
@@ -460,7 +517,36 @@ class Streams:
 
     def _put(self, stream: _Active) -> None:
         if self._registry is not None:
-            self._registry.put(stream.row)
+            row = stream.row
+            stream.n_marked = 0 if row.mark is None else row.mark.n_produced
+            self._registry.put(row)
+
+    def _renew_mark(self, stream: _Active) -> None:
+        """Long before INDICES_AHEAD frames have come."""
+        mark = stream.pipeline.store.mark()
+        if mark is None:
+            return
+        if stream.n_marked == 0 or mark.n_produced - stream.n_marked > INDICES_AHEAD // 2:
+            self._put(stream)
+
+    def _note_deletion(self, stream_id: str) -> None:
+        registry = self._registry
+        if registry is None or registry.folder.note_ended(stream_id) or registry.failure is None:
+            return
+        raise StreamLimitReached(
+            f"stream {stream_id} is not deleted, for a restart would not know it:"
+            f" {registry.folder.path} (of state_dir) cannot be written: {registry.failure};"
+            " free disk space, and delete it again"
+        )
+
+    async def _is_settled(self) -> bool:
+        if self._registry is None:
+            return True
+        try:
+            await self._registry.saved()
+        except StreamLimitReached:  # logged, and tried again
+            return False
+        return True
 
     def _close_soon(self, pipeline: Pipeline, stream_id: str) -> None:
         self._closing.start(self._close(pipeline, stream_id), name=f"close {stream_id}")
@@ -468,9 +554,42 @@ class Streams:
     async def _close(self, pipeline: Pipeline, stream_id: str) -> None:
         await self._closers.run(pipeline.close)
         if self._registry is not None:
-            await self.settled()
-            folder = self._registry.folder.frames_of(stream_id)
-            await self._closers.run(lambda: FrameStore.forget(folder))
+            await self._forget_frames(stream_id)
+
+    async def _forget_frames(self, stream_id: str) -> None:
+        assert self._registry is not None, "nothing is kept without"
+        folder = self._registry.folder
+        has_note = folder.has_ended(stream_id)
+        if has_note:  # at once: the registry may need the space
+            await self._closers.run(lambda: folder.empty_ended(stream_id))
+        is_known = await self._is_settled()
+        await self._closers.run(lambda: FrameStore.forget(folder.frames_of(stream_id)))
+        if has_note and is_known:  # else the next start does it
+            await self._closers.run(lambda: folder.forget_ended(stream_id))
+
+    def _clear_away(self, orphans: list[Path]) -> None:
+        """Folders for which there is no stream. One that the registry has never heard of may be all
+        that is left of a registry that was lost."""
+        assert self._registry is not None, "nothing is kept without"
+        lost = [one for one in orphans if one.name not in self._ended and holds_frames(one)]
+        for orphan in orphans:
+            if orphan not in lost:
+                self._delete_soon(orphan)
+        if lost:
+            place = self._registry.folder.set_aside(lost, now_ms=self._clock.wall_ms())
+            log.warning(
+                "the frames of %d streams that are not known any more (was streams.sqlite3 lost or"
+                " cut?) are kept in %s for a day",
+                len(lost),
+                place,
+            )
+
+    async def _delete_lost_for_ever(self) -> None:
+        assert self._registry is not None, "nothing is kept without"
+        while True:
+            for folder in self._registry.folder.overdue(now_ms=self._clock.wall_ms()):
+                self._delete_soon(folder)
+            await self._clock.sleep(DELETE_LOST_EVERY_S)
 
     def _delete_soon(self, folder: Path) -> None:
         log.info("%s belongs to no stream and is deleted", folder)
@@ -496,21 +615,25 @@ class Streams:
             end_reason=end_reason,
         )
         status = stream.finished or stream.pipeline.feed.status()
+        is_waiting = status.health == "waiting_for_publisher"
+        if stream.spec.type == "push" and is_waiting and counters.last_frame_index is not None:
+            status = replace(status, reason="no frame has been pushed since the restart")
         return make_view(life, counters, status, last_pull_ms=stream.last_pull_ms)
 
     async def _sweep_for_ever(self) -> None:
         while True:
             await self._clock.sleep(SWEEP_EVERY_S)
             self._reap()
-            self._note_finished()
+            self._note_progress()
 
-    def _note_finished(self) -> None:
+    def _note_progress(self) -> None:
         """A file that has been played is not played again after a restart."""
         for stream in self._active.values() if self._registry is not None else ():
             status = stream.pipeline.feed.status()
             if stream.finished is None and status.health == "ended":
                 stream.finished = status
                 self._put(stream)
+            self._renew_mark(stream)
 
 
 def _not_found(stream_id: str) -> StreamNotFound:
