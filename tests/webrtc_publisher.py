@@ -188,6 +188,27 @@ class Peer:
         await self.pc.close()
 
 
+class Noise:
+    """While it is on, a peer's packets carry noise behind their first two bytes."""
+
+    def __init__(self, peer: Peer, *, is_on: bool) -> None:
+        self.is_on = is_on
+        self._rng = random.Random(3)
+        (sender,) = peer.pc.getSenders()
+        self._transport = sender.transport
+        self._send = self._transport._send_rtp
+        self._transport._send_rtp = self._send_noise  # type: ignore[method-assign]
+
+    async def _send_noise(self, data: bytes) -> None:
+        at = 12 + 4 * (data[0] & 15)
+        if data[0] & 16:
+            at += 4 + 4 * int.from_bytes(data[at + 2 : at + 4], "big")
+        is_rtcp = 192 <= data[1] < 224
+        if self.is_on and not is_rtcp and len(data) > at + 2:
+            data = data[: at + 2] + self._rng.randbytes(len(data) - at - 2)
+        await self._send(data)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
     """A frame as it came."""
@@ -288,6 +309,12 @@ class Stage:
         await until(
             lambda: bool(self.sink.frames) and (self.sink.frames[-1].number or 0) >= least,
             f"picture {least}",
+        )
+
+    def said(self, health: Health, beginning: str) -> int:
+        """How often."""
+        return sum(
+            state == health and reason.startswith(beginning) for state, reason in self.sink.states
         )
 
     def start(self) -> None:

@@ -18,6 +18,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from types import FrameType
@@ -27,6 +28,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from liveedge.api.app import ApiSettings, Lifespan, Services, create_app
+from liveedge.api.connection import ConnectionLimits, HttpProtocol
 from liveedge.api.last_words import LastWords
 from liveedge.api.metrics import MetricSources
 from liveedge.api.websocket import WebSocketProtocol
@@ -99,6 +101,7 @@ class Built:
     publishing: Publishing
     questions: AskResources
     held_bytes: Budget  # of request bodies
+    publisher_bytes: Budget  # of publishers' request bodies
     memory: MemoryPlan
 
 
@@ -246,6 +249,7 @@ def build_app(
         publishing=publishing,
         questions=questions,
         held_bytes=held_bytes,
+        publisher_bytes=publisher_bytes,
         memory=memory,
     )
 
@@ -369,14 +373,19 @@ class BackgroundServer:
 
 
 def http_config(
-    app: FastAPI, *, drain_s: float = DRAIN_S, keep_alive_s: int = KEEP_ALIVE_S
+    app: FastAPI,
+    *,
+    drain_s: float = DRAIN_S,
+    keep_alive_s: int = KEEP_ALIVE_S,
+    limits: ConnectionLimits | None = None,
 ) -> uvicorn.Config:
     """How HTTP is spoken."""
+    http: Any = partial(HttpProtocol, limits=limits or ConnectionLimits())
     return uvicorn.Config(
         LastWords(app),
         log_config=None,
         access_log=False,
-        http="h11",
+        http=http,
         loop="asyncio",
         ws=WebSocketProtocol,
         ws_max_size=PictureLimits().max_bytes,

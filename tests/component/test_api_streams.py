@@ -315,3 +315,14 @@ async def test_another_region_is_refused_only_where_there_are_several():
         assert json.loads(answer.text) == {
             "detail": {"error": "region_error", "expected_region": "us", "requested_region": "eu"}
         }
+
+
+async def test_a_time_that_is_sent_along_is_answered_with_how_far_off_it_is():
+    async with serving() as server:
+        stream_id = await server.new_stream()
+        hour_ms = 3_600_000
+        sent_ms = server.clock.wall_ms() - hour_ms
+        told = await server.push(stream_id, None, **{"x-captured-at-ms": str(sent_ms)})
+        assert (told["captured_at_ms"], told["clock_offset_ms"]) == (
+            server.clock.wall_ms(), -hour_ms
+        )  # fmt: skip

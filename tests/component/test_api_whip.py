@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
 
 from liveedge.testing.source import plain_pixels
 from tests.offers import fragment, offer
-from tests.serving import Serving, serving, until
+from tests.serving import REAL_LIMIT_S, Serving, serving, until
 
 SDP = {"content-type": "application/sdp"}
 FRAGMENT = {"content-type": "application/trickle-ice-sdpfrag"}
@@ -290,7 +292,46 @@ async def test_an_offer_that_cannot_be_answered_takes_nobodys_place():
         refused = await post(server, stream_id, token, offer(codec="AV1"))
         assert refused.status_code == 422
         assert connected.deliver() is not None
-        assert (server.sessions.newest, connected.ended) == (connected, None)
+        assert connected.ended is None
+        await until(lambda: server.sessions.newest.ended is not None)
+
+
+@pytest.mark.parametrize(
+    ("path", "method"), [("/whip/{}", "POST"), ("/whip/unknown", "POST"), ("/whip/{}/x", "PATCH")]
+)
+async def test_nothing_is_read_of_who_may_not_publish(path: str, method: str):
+    async def never() -> AsyncIterator[bytes]:
+        yield b"v=0"
+        await asyncio.Event().wait()
+
+    async with serving() as server:
+        stream_id, _ = await new_stream(server)
+        asked = server.client.request(
+            method, path.format(stream_id), content=never(), headers=bearer("x") | SDP
+        )
+        answer = await asyncio.wait_for(asked, REAL_LIMIT_S)
+        assert answer.status_code in (401, 404)
+        assert server.built.held_bytes.used == 0
+
+
+async def test_offers_that_are_being_read_take_nothing_from_questions():
+    going_on = asyncio.Event()
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield offer().encode()
+        await going_on.wait()
+
+    async with serving() as server:
+        stream_id, token = await new_stream(server)
+        publishing = asyncio.create_task(
+            server.client.post(f"/whip/{stream_id}", content=slow(), headers=bearer(token) | SDP)
+        )
+        used = server.built.publisher_bytes
+        await until(lambda: used.used == len(offer()))
+        assert server.built.held_bytes.used == 0
+        going_on.set()
+        assert (await publishing).status_code == 201
+        assert used.used == 0
 
 
 async def test_at_the_limit_of_publishers_a_newcomer_is_refused():

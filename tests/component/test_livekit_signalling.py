@@ -701,7 +701,7 @@ async def test_whoever_is_replaced_while_coming_in_is_told():
         await until(lambda: it.ingest.n_publishers == 1)
 
 
-async def test_a_whip_client_that_is_replaced_while_coming_in_is_told():
+async def test_whip_clients_that_come_at_once_are_answered_one_after_the_other():
     async with world() as it:
         it.sessions.may_open.clear()
         token = it.tokens.make(ROOM, valid_s=300)
@@ -709,8 +709,38 @@ async def test_a_whip_client_that_is_replaced_while_coming_in_is_told():
         await it.settled()
         second = asyncio.create_task(it.ingest.whip_offer(ROOM, token, CAMERA))
         await it.settled()
+        with pytest.raises(QueueFull, match="2 offers for this stream"):
+            await it.ingest.whip_offer(ROOM, token, CAMERA)
         it.sessions.may_open.set()
-        with pytest.raises(RequestInvalid, match="another publisher took over"):
-            await first
+        assert (await first).answer.startswith("v=0")
         assert it.ingest.whip_stream((await second).id) == ROOM
-        assert it.ingest.n_publishers == 1
+        await until(lambda: it.ingest.n_publishers == 1)
+
+
+async def test_whoever_publishes_goes_on_until_the_next_offer_is_answered():
+    async with world() as it:
+        _, camera = await it.camera()
+        newcomer = await it.client()  # joins, and does not offer anything yet
+        assert camera.deliver() is not None
+        it.sessions.newest.may_answer.clear()
+        newcomer.put(rtc.SignalRequest(offer=rtc.SessionDescription(type="offer", sdp=CAMERA)))
+        await it.settled()
+        assert camera.deliver() is not None
+        assert it.sessions.newest.deliver() is None
+        it.sessions.newest.may_answer.set()
+        await newcomer.wait_for("answer")
+        assert camera.deliver() is None
+        assert it.sessions.newest.deliver() is not None
+
+
+async def test_a_newcomer_that_finds_no_room_ends_nobody():
+    async with world(max_sessions=1) as it:
+        _, camera = await it.camera()
+        token = it.tokens.make(ROOM, valid_s=300)
+        with pytest.raises(QueueFull):
+            await it.ingest.whip_offer(ROOM, token, CAMERA)
+        _, refused = it.call()
+        with pytest.raises(QueueFull):
+            await refused
+        assert camera.deliver() is not None
+        assert camera.ended is None

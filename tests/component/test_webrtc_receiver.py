@@ -24,7 +24,17 @@ from liveedge.media.webrtc.sdp import read_offer
 from liveedge.media.webrtc.session import OfferInvalid
 from tests.media_files import numbered
 from tests.webrtc_offers import VP9, offer, video
-from tests.webrtc_publisher import NumberedTrack, Peer, Relay, Road, Seen, Stage, stage, until
+from tests.webrtc_publisher import (
+    Noise,
+    NumberedTrack,
+    Peer,
+    Relay,
+    Road,
+    Seen,
+    Stage,
+    stage,
+    until,
+)
 
 pytestmark = pytest.mark.component
 
@@ -491,6 +501,23 @@ async def test_no_key_frame_is_named_with_the_number_of_requests() -> None:
         await peer.close()
 
 
+@pytest.mark.parametrize("codec", ["vp8", "h264"])
+async def test_what_cannot_be_decoded_is_named_and_what_follows_is_shown(codec: str) -> None:
+    async with stage(WebRtcSettings(quiet_after_s=1.0)) as scene:
+        peer = Peer(await scene.open())
+        peer.add(NumberedTrack(), codec=codec)
+        noise = Noise(peer, is_on=True)
+        await peer.negotiate()
+        said = "what arrives cannot be decoded ("
+        await until(lambda: scene.said("stalled", said) == 1, "it is named from the beginning")
+        noise.is_on = False
+        n = len(scene.sink.frames)
+        await scene.frames(n + 20)
+        noise.is_on = True
+        await until(lambda: scene.said("stalled", said) == 2, "it is named after a good start")
+        await peer.close()
+
+
 async def test_closing_during_negotiation_frees_everything() -> None:
     async with stage() as scene:
         for _ in range(5):
@@ -525,6 +552,17 @@ async def test_there_is_a_limit_of_publishers() -> None:
             await scene.open()
         await first.close("gone")
         await scene.open()
+
+
+async def test_who_is_being_replaced_keeps_nobody_out() -> None:
+    async with stage(WebRtcSettings(max_sessions=1)) as scene:
+        first = await scene.open()
+        await first.answer(offer(video("0")))
+        closing = asyncio.create_task(first.close("replaced"))
+        await asyncio.sleep(0)  # its end has begun: a decoder and sockets take longer
+        second = await scene.open()
+        await closing
+        await second.close("done")
 
 
 async def test_after_many_connections_nothing_is_left_behind() -> None:

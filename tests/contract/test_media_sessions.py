@@ -76,12 +76,6 @@ async def test_an_answer_has_the_sections_of_its_offer_and_candidates(sessions, 
     await it.session.close("over")
 
 
-async def test_an_offer_can_be_judged_without_a_connection(sessions):
-    await sessions.check(offer(audio=True))
-    with pytest.raises(OfferInvalid, match="VP8"):
-        await sessions.check(offer(codec="AV1"))
-
-
 async def test_the_next_offer_is_answered_too(sessions, stream):
     it = await opened(sessions, stream)
     await it.session.answer(offer())

@@ -109,7 +109,7 @@ def test_what_the_command_publishes_is_answered_about(server, http, via, codec, 
         assert status == 130, said
         assert f"publishing 854x480 at 15 frames/s by {named} into stream" in said
         assert "connected" in said
-        assert "the stream was deleted" in said
+        assert "is deleted, with its frames" in said
         assert "Traceback" not in said
         assert client.stream(stream_id)["end_reason"] == "deleted"
 

@@ -282,3 +282,55 @@ def test_nobody_there_is_no_stall_and_keeps_its_reason():
     poll(lambda: supervisor.status().health == "stalled")
     assert back.publisher.is_current
     assert supervisor.stop(5)
+
+
+class Newcomer:
+    """A publisher whose offer has not been answered."""
+
+    def __init__(self, source: PublishedSource) -> None:
+        self.told: list[LeaveReason] = []
+        self.publisher: Publisher = source.enter(self.told.append)
+
+
+def test_who_publishes_goes_on_until_a_newcomer_is_answered(running: Running):
+    old, new = Guest(running.source), Newcomer(running.source)
+    new.publisher.state("live", "not yet")
+    assert new.publisher.frame(plain_pixels(grey=2)) is None
+    assert old.publisher.frame(plain_pixels(grey=1)) is not None
+    assert old.told == []
+    assert new.publisher.answered()
+    assert old.told == ["replaced"]
+    assert new.publisher.frame(plain_pixels(grey=2)) is not None
+
+
+def test_a_newcomer_that_gives_up_changes_nothing(running: Running):
+    old, new = Guest(running.source), Newcomer(running.source)
+    before = (list(running.sink.states), running.sink.n_gaps)
+    new.publisher.close("its offer cannot be answered")
+    assert not new.publisher.answered()
+    assert (running.sink.states, running.sink.n_gaps) == before
+    assert old.publisher.frame(plain_pixels()) is not None
+
+
+def test_of_those_who_wait_the_newest_stays_and_the_end_is_told_to_all(running: Running):
+    old, first, second = (
+        Guest(running.source), Newcomer(running.source), Newcomer(running.source)
+    )  # fmt: skip
+    assert (old.told, first.told, second.told) == ([], ["replaced"], [])
+    assert not first.publisher.answered()
+    running.stop()
+    assert (old.told, second.told) == (["ended"], ["ended"])
+    assert not second.publisher.answered()
+
+
+def test_who_waits_comes_in_when_the_publisher_leaves(running: Running):
+    old, new = Guest(running.source), Newcomer(running.source)
+    old.publisher.close("left")
+    assert new.publisher.is_current
+    assert running.sink.states[-1] == ("waiting_for_keyframe", "the publisher is connecting")
+
+
+def test_of_two_who_are_not_answered_yet_the_newest_wins_at_once(running: Running):
+    old, new = Newcomer(running.source), Newcomer(running.source)
+    assert old.told == ["replaced"]
+    assert new.publisher.is_current

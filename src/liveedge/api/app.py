@@ -28,7 +28,7 @@ from liveedge.api.public_url import PublicUrl
 from liveedge.api.reply import error_reply, json_reply
 from liveedge.api.routing import HeadAsGet, NoSuchWebSocket, allowed_methods
 from liveedge.api.streams import StreamRoutes
-from liveedge.api.whip import WhipRoutes
+from liveedge.api.whip import MAX_OFFER_BYTES, WhipRoutes
 from liveedge.api.windows import WindowRoutes
 from liveedge.core.clock import Clock
 from liveedge.core.errors import LiveEdgeError
@@ -74,6 +74,7 @@ class Services:
     previews: Previews
     publishing: Publishing
     held_bytes: Budget  # of request bodies
+    publisher_bytes: Budget  # the same of publishers, who are to take nothing from questions
     metrics: MetricSources
 
 
@@ -118,7 +119,7 @@ def create_app(
     )
     whip = WhipRoutes(
         gate=gate,
-        bodies=bodies,
+        bodies=Bodies(max_bytes=MAX_OFFER_BYTES, held=services.publisher_bytes),
         publishing=services.publishing,
         public_url=public_url,
         ice_links=settings.ice_links,

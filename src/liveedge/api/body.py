@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
 from liveedge.core.errors import BodyTooLarge, LiveEdgeError
-from liveedge.service.limits import Budget
+from liveedge.service.limits import Budget, Shares
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -28,25 +28,36 @@ class BodyInvalid(Exception):
 
 
 class Bodies:
-    """Reads bodies. Each is limited in size, and all that are held at once together."""
+    """Reads bodies. Each is limited in size, and all that are held at once together.
+
+    Those of one owner that are still coming may fill half of that: the rest is for whoever is done.
+    How long one may take is for the connection to say (`connection.py`).
+    """
 
     def __init__(self, *, max_bytes: int, held: Budget) -> None:
         self._max_bytes = max_bytes
         self._held = held
+        self._coming = Shares(
+            max(max_bytes, held.capacity // 2), what="bytes of unfinished request bodies of one key"
+        )
 
     @asynccontextmanager
-    async def read(self, request: Request, *, max_bytes: int | None = None) -> AsyncIterator[bytes]:
+    async def read(
+        self, request: Request, *, owner: str, max_bytes: int | None = None
+    ) -> AsyncIterator[bytes]:
         """The body, counted against the budget for the time of the block."""
         limit = min(max_bytes or self._max_bytes, self._max_bytes)
         chunks: list[bytes] = []
         if _declared_length(request) > limit:
             raise _too_large(limit)
         with self._held.growing() as held:
-            async for chunk in request.stream():
-                if held.amount + len(chunk) > limit:
-                    raise _too_large(limit)
-                held.add(len(chunk))
-                chunks.append(chunk)
+            with self._coming.growing(owner) as coming:
+                async for chunk in request.stream():
+                    if held.amount + len(chunk) > limit:
+                        raise _too_large(limit)
+                    coming.add(len(chunk))
+                    held.add(len(chunk))
+                    chunks.append(chunk)
             data = b"".join(chunks)
             chunks.clear()  # not twice in memory for as long as the answer takes
             yield data

@@ -77,7 +77,7 @@ class ChatEndpoint:
     async def answer(self, request: Request, receive: Receive, send: Send, *, tenant: str) -> None:
         """Read the body, ask, and send the answer. Raises what fails before the answer starts."""
         # The bytes stay counted until the end: uploads live on in the question.
-        async with self._bodies.read(request) as data:
+        async with self._bodies.read(request, owner=tenant) as data:
             body = parse(data, ChatBody)
             question = to_question(
                 body,

@@ -213,14 +213,19 @@ def kept_stream(view: StreamView, publish: PublishView | None) -> dict[str, Any]
     }
 
 
-def pushed_frame(frame: Frame) -> dict[str, Any]:
-    """The acknowledgement of a pushed frame."""
+def pushed_frame(frame: Frame, *, sent_ms: int | None) -> dict[str, Any]:
+    """The acknowledgement of a pushed frame, with how far the client's clock is from its time.
+
+    A time that was sent gives the spacing of frames; it is not believed as a date.
+    """
+    offset = {} if sent_ms is None else {"clock_offset_ms": sent_ms - frame.captured_at_ms}
     return {
         "frame_index": frame.index,
         "timestamp_ms": frame.stream_time_ms,
         "captured_at_ms": frame.captured_at_ms,
         "width": frame.pixels.width,
         "height": frame.pixels.height,
+        **offset,
     }
 
 

@@ -115,8 +115,12 @@ def invalid(details: Sequence[Mapping[str, Any]], *, face: Face) -> ErrorAnswer:
             "details": shown,
         }
         return ErrorAnswer(422, body, headers)
-    text = "; ".join(f"{'.'.join(map(str, d['loc']))}: {d['msg']}" for d in shown)
+    text = "; ".join(": ".join(filter(None, (_place(d["loc"]), d["msg"]))) for d in shown)
     return ErrorAnswer(422, flat_body(text, "validation_error", "validation_error"), headers)
+
+
+def _place(loc: Sequence[str | int]) -> str:
+    return ".".join(map(str, loc))
 
 
 def flat_body(message: str, error_type: str, code: str) -> dict[str, Any]:

@@ -270,6 +270,14 @@ def _publishers(publishing: Publishing) -> Iterator[Metric]:
     packets = {of: totals.get(f"packets_{of}", 0) for of in ("received", "lost", "recovered")}
     what = "Packets of publishers; recovered ones were lost and came again."
     yield _many("publisher_packets_total", "counter", what, "of", packets)
+    yield _many(
+        "webrtc_datagrams_dropped_total",
+        "counter",
+        "Datagrams that came to nothing: of nobody known, checks that were forged, not sent by the"
+        " system; packets that cannot be decrypted, are of no track, or are empty.",
+        "reason",
+        {name.partition("_")[2]: totals.get(name, 0) for name in _DROPPED},
+    )
     yield _one(
         "publisher_keyframe_requests_total",
         "counter",
@@ -282,6 +290,16 @@ def _publishers(publishing: Publishing) -> Iterator[Metric]:
         "Frames of publishers that were decoded.",
         totals.get("frames_decoded", 0),
     )
+
+
+_DROPPED = (
+    "datagrams_unknown",
+    "datagrams_forged",
+    "datagrams_unsent",
+    "packets_undecryptable",
+    "packets_unrouted",
+    "packets_empty",
+)
 
 
 def _budgets(budgets: Mapping[str, Budget]) -> Iterator[Metric]:

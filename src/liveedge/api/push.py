@@ -62,13 +62,13 @@ async def _serve(
         try:
             data: bytes | None = message.get("bytes")
             if data is None:
-                sent_ms = _captured_at_ms(message.get("text") or "")
+                asked_ms = _captured_at_ms(message.get("text") or "")
                 loc = ("captured_at_ms",)
-                captured_at_ms = checked_capture_time(sent_ms, now_ms=clock.wall_ms(), loc=loc)
+                captured_at_ms = checked_capture_time(asked_ms, now_ms=clock.wall_ms(), loc=loc)
                 continue
             frame = await streams.push(tenant, stream_id, data, captured_at_ms=captured_at_ms)
-            captured_at_ms = None
-            await _send(websocket, pushed_frame(frame))
+            sent_ms, captured_at_ms = captured_at_ms, None
+            await _send(websocket, pushed_frame(frame, sent_ms=sent_ms))
         except LiveEdgeError as error:
             await _send(websocket, {"error": error_object(error)})
             if isinstance(error, StreamNotFound):

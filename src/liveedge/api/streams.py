@@ -65,7 +65,7 @@ class StreamRoutes:
     async def create(self, request: Request) -> Response:
         """Create a stream. Without a source the client publishes with a LiveKit SDK."""
         tenant = self.gate.open_stream(request)
-        async with self.bodies.read(request, max_bytes=MAX_STREAM_BODY_BYTES) as data:
+        async with self.bodies.read(request, owner=tenant, max_bytes=MAX_STREAM_BODY_BYTES) as data:
             body = parse(data, StreamBody) if data.strip() not in (b"", b"null") else StreamBody()
         source = body.source or SourceBody(type=PUBLISHED_BY_SDK)
         async with DisconnectGuard(request.receive):
@@ -146,9 +146,9 @@ class StreamRoutes:
         """Push one encoded picture into a stream of type push."""
         tenant = self.gate.open_stream(request)
         captured_at_ms = _captured_at_ms(request.headers, now_ms=self.clock.wall_ms())
-        async with self.bodies.read(request) as data:
+        async with self.bodies.read(request, owner=tenant) as data:
             frame = await self.streams.push(tenant, stream_id, data, captured_at_ms=captured_at_ms)
-        return json_reply(pushed_frame(frame), status=201)
+        return json_reply(pushed_frame(frame, sent_ms=captured_at_ms), status=201)
 
     async def push_many(self, websocket: WebSocket, stream_id: str) -> None:
         """Push pictures over one connection, each acknowledged."""

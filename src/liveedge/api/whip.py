@@ -7,6 +7,7 @@ ICE restarts are refused (501): a client whose network has changed offers anew.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 from collections.abc import Sequence
@@ -31,6 +32,7 @@ SDP = "application/sdp"
 FRAGMENT = "application/trickle-ice-sdpfrag"
 MAX_OFFER_BYTES = 256 * 1024
 MAX_FRAGMENT_BYTES = 64 * 1024
+LARGE_BYTES = 64 * 1024  # looked at beside the event loop; browsers send 6 kB
 _SDP_LINE = re.compile(r"[a-z]=.*")
 _UFRAG = re.compile(r"^a=ice-ufrag:(\S+)", re.MULTILINE)
 
@@ -66,11 +68,12 @@ class WhipRoutes:
     async def offer(self, request: Request, stream_id: str) -> Response:
         """Publish into a stream by WHIP: an SDP offer, answered with SDP."""
         token = self.gate.open_publisher(request)
+        ingest = await self.publishing.ingest()
+        ingest.check_whip(stream_id, token)  # before anything is read: that is for publishers only
         try:
-            sdp = await self._text(request, kind=SDP, max_bytes=MAX_OFFER_BYTES)
+            sdp = await self._text(request, stream_id, kind=SDP, max_bytes=MAX_OFFER_BYTES)
         except WhipRefused as refused:
             return error_reply(refused.answer)
-        ingest = await self.publishing.ingest()
         session = await ingest.whip_offer(stream_id, token, sdp)
         prefix = self.public_url.prefix(request, "/whip/")
         headers = {
@@ -92,7 +95,7 @@ class WhipRoutes:
         self.gate.open_session(request)
         ingest = await self._ingest_with(stream_id, session_id)
         try:
-            text = await self._text(request, kind=FRAGMENT, max_bytes=MAX_FRAGMENT_BYTES)
+            text = await self._text(request, stream_id, kind=FRAGMENT, max_bytes=MAX_FRAGMENT_BYTES)
             _check_if_match(request.headers.get("if-match"), session_id, text)
         except WhipRefused as refused:
             return error_reply(refused.answer)
@@ -112,7 +115,7 @@ class WhipRoutes:
             raise StreamNotFound("there is no such WHIP session: its publisher is not connected")
         return ingest
 
-    async def _text(self, request: Request, *, kind: str, max_bytes: int) -> str:
+    async def _text(self, request: Request, stream_id: str, *, kind: str, max_bytes: int) -> str:
         """The body, if it is SDP of this kind."""
         sent = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if sent != kind:
@@ -121,16 +124,22 @@ class WhipRoutes:
                 "content_type_unsupported",
                 f"the body needs the header `Content-Type: {kind}`, not {sent[:80] or 'none'}",
             )
-        async with self.bodies.read(request, max_bytes=max_bytes) as data:
-            text = data.decode(errors="replace")
-        lines = text.splitlines()
-        if not lines or not all(_SDP_LINE.fullmatch(line) for line in lines if line.strip()):
-            raise WhipRefused(
-                400,
-                "sdp_invalid",
-                "the body is not SDP: every line of it is a letter, = and a value",
-            )
-        return text
+        async with self.bodies.read(request, owner=stream_id, max_bytes=max_bytes) as data:
+            if len(data) < LARGE_BYTES:
+                return _sdp_text(data)
+            return await asyncio.to_thread(_sdp_text, data)
+
+
+def _sdp_text(data: bytes) -> str:
+    text = data.decode(errors="replace")
+    lines = text.splitlines()
+    if not lines or not all(_SDP_LINE.fullmatch(line) for line in lines if line.strip()):
+        raise WhipRefused(
+            400,
+            "sdp_invalid",
+            "the body is not SDP: every line of it is a letter, = and a value",
+        )
+    return text
 
 
 def ice_link(url: str, username: str | None, credential: str | None) -> str:

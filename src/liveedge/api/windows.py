@@ -35,7 +35,7 @@ class WindowRoutes:
     async def put(self, request: Request, stream_id: str, name: str) -> Response:
         """Keep the newest seconds of a stream warm, under a name."""
         tenant = self.gate.open_stream(request)
-        async with self.bodies.read(request, max_bytes=MAX_WINDOW_BODY_BYTES) as data:
+        async with self.bodies.read(request, owner=tenant, max_bytes=MAX_WINDOW_BODY_BYTES) as data:
             body = parse(data, WindowBody)
         view, is_new = await self.windows.put(tenant, stream_id, name, _spec(body))
         return json_reply(asdict(view), status=201 if is_new else 200)

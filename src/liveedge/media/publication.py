@@ -15,7 +15,12 @@ from typing import Literal, TypeAlias
 
 from liveedge.core.errors import QueueFull
 from liveedge.media.published import LeaveReason, PublishedSource, Publisher
-from liveedge.media.webrtc.session import MediaSession, MediaSessions, SessionStats
+from liveedge.media.webrtc.session import (
+    MediaSession,
+    MediaSessions,
+    OfferInvalid,
+    SessionStats,
+)
 
 Cause: TypeAlias = Literal["replaced", "ended", "failed"]
 
@@ -39,8 +44,8 @@ class Publication:
         self._is_over = False
 
     async def open(self, source: PublishedSource, sessions: MediaSessions, *, label: str) -> None:
-        """Become the stream's publisher. Raises StreamStateInvalid or QueueFull."""
-        publisher = source.attach(self._told_to_leave)
+        """Come in. Raises StreamStateInvalid or QueueFull."""
+        publisher = source.enter(self._told_to_leave)
         self._publisher = publisher
         try:
             self._session = await sessions.open(publisher, on_end=self._failed, label=label)
@@ -55,6 +60,17 @@ class Publication:
     def session(self) -> MediaSession:
         assert self._session is not None, "open() first"
         return self._session
+
+    async def answer(self, offer: str) -> str:
+        """The answer to an offer, with the first of which it takes over from another publisher.
+
+        Raises OfferInvalid.
+        """
+        assert self._publisher is not None, "open() first"
+        answer = await self.session.answer(offer)
+        if not self._publisher.answered():
+            raise OfferInvalid("another publisher took over, or the stream has ended")
+        return answer
 
     def stats(self) -> SessionStats | None:
         """The connection in numbers; None before there is one."""

@@ -6,20 +6,24 @@ Never   sees HTTP: sockets, tokens and SDP come in as values; errors go out as `
 
 Invariants
 1. Nothing is opened for a token that does not name the stream.
-2. A LiveKit publisher whose socket dropped is kept only as long as its media comes.
+2. Whoever publishes goes on until the next one's offer is answered.
+3. A LiveKit publisher whose socket dropped is kept only as long as its media comes.
 """
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 
 from liveedge.core.clock import Clock
 from liveedge.core.errors import (
     LiveEdgeError,
     ModelUnavailable,
+    QueueFull,
     RequestInvalid,
     StreamNotFound,
     StreamStateInvalid,
@@ -28,7 +32,7 @@ from liveedge.core.tasks import TaskSet
 from liveedge.media.livekit import messages
 from liveedge.media.livekit.connection import Connection, Socket
 from liveedge.media.livekit.join import Join, Way, parse_join
-from liveedge.media.livekit.sdp import sections
+from liveedge.media.livekit.sdp import beside, sections
 from liveedge.media.livekit.signal import Signal, SignalParts
 from liveedge.media.publication import Ending, Publication
 from liveedge.media.published import PublishedSource
@@ -37,6 +41,7 @@ from liveedge.service.limits import Budget
 from liveedge.service.tokens import Grant, PublishTokens
 
 MAX_SOCKETS = 256
+MAX_OFFERS = 2  # by WHIP, of one stream: one is being answered, one waits
 MAX_CANDIDATES = 64  # of one PATCH
 LOOK_EVERY_S = 1.0  # at a publisher without a socket
 LOST = "the publisher's connection was lost"
@@ -58,6 +63,14 @@ class _WhipPublisher:
 
     stream_id: str
     publication: Publication
+
+
+@dataclass(slots=True)
+class _Turns:
+    """The offers of one stream that are under way."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    n_offers: int = 0
 
 
 class Ingest:
@@ -85,6 +98,7 @@ class Ingest:
         self._watched: set[str] = set()  # participants, by those tasks
         self._signals: dict[str, Signal] = {}  # by participant; removed when over
         self._whips: dict[str, _WhipPublisher] = {}
+        self._turns: dict[str, _Turns] = {}  # by stream, while there are offers
         self._is_closed = False
         self.sockets = Budget(max_sockets, what="signalling connections")
         self.counters: Counter[str] = Counter()
@@ -229,26 +243,46 @@ class Ingest:
 
     # ── WHIP ──
 
+    def check_whip(self, stream_id: str, token: str) -> None:
+        """Whether an offer would be read. Raises what `whip_offer` raises, but for the offer."""
+        try:
+            self._require_open()
+            self._tokens.check_for(token, stream_id)
+            self._entrance(stream_id)
+        except LiveEdgeError as error:
+            self.counters[f"refused_{error.code}"] += 1
+            raise
+
     async def whip_offer(self, stream_id: str, token: str, sdp: str) -> WhipResource:
         """Connect a WHIP client. Raises Unauthorized, StreamNotFound, StreamStateInvalid, QueueFull,
         or RequestInvalid for an offer that cannot be answered."""
         try:
             self._require_open()
             self._tokens.check_for(token, stream_id)
-            source = self._entrance(stream_id)
-            _require_video(sdp)
-            if source.has_publisher:  # whoever cannot be answered takes nobody's place
-                await self._require_answerable(sdp)
-            return await self._whip_connected(source, stream_id, sdp)
+            async with self._turn(stream_id):
+                await _require_video(sdp)
+                return await self._whip_connected(self._entrance(stream_id), stream_id, sdp)
         except LiveEdgeError as error:
             self.counters[f"refused_{error.code}"] += 1
             raise
 
-    async def _require_answerable(self, sdp: str) -> None:
+    @asynccontextmanager
+    async def _turn(self, stream_id: str) -> AsyncIterator[None]:
+        """Offers of one stream, one after the other: each is answered before the next replaces it."""
+        turns = self._turns.setdefault(stream_id, _Turns())
+        if turns.n_offers >= MAX_OFFERS:
+            raise QueueFull(
+                f"{turns.n_offers} offers for this stream are being answered already; offer again in"
+                " a moment"
+            )
+        turns.n_offers += 1
         try:
-            await self._sessions.check(sdp)
-        except OfferInvalid as error:
-            raise RequestInvalid(error.reason) from error
+            async with turns.lock:
+                yield
+        finally:
+            turns.n_offers -= 1
+            if not turns.n_offers:
+                del self._turns[stream_id]
 
     async def _whip_connected(
         self, source: PublishedSource, stream_id: str, sdp: str
@@ -260,10 +294,10 @@ class Ingest:
         answer: str | None = None
         why = "the publisher left while it was connecting"
         try:
-            answer = await publication.session.answer(sdp)
+            answer = await publication.answer(sdp)
         except OfferInvalid as error:
             why = error.reason
-            raise RequestInvalid(error.reason) from error
+            raise RequestInvalid(error.reason, loc=()) from error
         finally:
             if answer is None:
                 self._whip_over(resource_id, why)
@@ -306,13 +340,15 @@ def _no_resource() -> StreamNotFound:
     return StreamNotFound("there is no such WHIP resource: its publisher has left or was replaced")
 
 
-def _require_video(sdp: str) -> None:
+async def _require_video(sdp: str) -> None:
     try:
-        found = sections(sdp)
+        found = await beside(sdp, sections)
     except OfferInvalid as error:
-        raise RequestInvalid(error.reason) from error
+        raise RequestInvalid(error.reason, loc=()) from error
     if not any(section.is_video for section in found):
-        raise RequestInvalid("the offer sends no video track; add one before making the offer")
+        raise RequestInvalid(
+            "the offer sends no video track; add one before making the offer", loc=()
+        )
 
 
 def _candidates(fragment: str) -> list[tuple[str, str | None]]:
@@ -325,5 +361,5 @@ def _candidates(fragment: str) -> list[tuple[str, str | None]]:
         elif line.startswith("a=candidate:"):
             found.append((line.removeprefix("a="), mid))
     if len(found) > MAX_CANDIDATES:
-        raise RequestInvalid(f"{len(found)} candidates at once, at most {MAX_CANDIDATES}")
+        raise RequestInvalid(f"{len(found)} candidates at once, at most {MAX_CANDIDATES}", loc=())
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -60,3 +61,26 @@ class Budget:
 
     def give_back(self, amount: int) -> None:
         self.used -= amount
+
+
+class Shares:
+    """The same bound for each owner apart: what one of them takes is not missing for the others."""
+
+    def __init__(self, capacity: int, *, what: str) -> None:
+        self._capacity = capacity
+        self._what = what
+        self._budgets: dict[str, Budget] = {}  # of owners that hold something
+        self._n_holders: Counter[str] = Counter()
+
+    @contextmanager
+    def growing(self, owner: str) -> Iterator[Holding]:
+        """Hold what the block adds to the owner's part bit by bit, until its end."""
+        budget = self._budgets.setdefault(owner, Budget(self._capacity, what=self._what))
+        self._n_holders[owner] += 1
+        try:
+            with budget.growing() as holding:
+                yield holding
+        finally:
+            self._n_holders[owner] -= 1
+            if not self._n_holders[owner]:
+                del self._n_holders[owner], self._budgets[owner]

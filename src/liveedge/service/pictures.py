@@ -14,6 +14,7 @@ from liveedge.service.parts import Reference
 from liveedge.service.streams import Streams
 from liveedge.service.workers import Workers
 
+MAX_WAITING = 32  # of one stream: each is some milliseconds
 NEWEST = "frame_index=-1"
 
 
@@ -56,7 +57,12 @@ class Pictures:
             )
         ]
         store = self._streams.own_store(tenant, stream_id)
-        data = await self._workers.run(lambda: encode_picture(store.load(pick.index), fmt))
+        data = await self._workers.run_in_turn(
+            lambda: encode_picture(store.load(pick.index), fmt),
+            owner=tenant,
+            part=f"pictures of stream {stream_id}",
+            max_waiting=MAX_WAITING,
+        )
         age_ms = round((self._clock.monotonic_s() - pick.arrived_s) * 1000)
         return Picture(
             data=data,

@@ -109,9 +109,6 @@ class FakeMediaSessions:
         self.may_open.set()
         self._max_sessions = max_sessions
 
-    async def check(self, offer: str) -> None:
-        _answer(sections(offer))
-
     async def open(
         self, publisher: Publisher, *, on_end: Callable[[str], None], label: str
     ) -> FakeMediaSession:

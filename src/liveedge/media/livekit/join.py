@@ -19,7 +19,7 @@ from liveedge.core.errors import RequestInvalid
 
 Way: TypeAlias = Literal["v1", "v0"]  # /rtc/v1 with a join request, /rtc with parameters
 
-MAX_PACKED_CHARS = 64 * 1024  # of the URL's parameter; SDKs send 3 kB
+MAX_PACKED_CHARS = 8 * 1024  # of the URL's parameter, whose line is no longer; SDKs send 3 kB
 MAX_UNPACKED_BYTES = 1 << 20
 _GZIP = 16 + zlib.MAX_WBITS
 _LOC = ("query", "join_request")

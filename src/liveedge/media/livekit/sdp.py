@@ -6,11 +6,16 @@ so that the answer tells the client to stop sending it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from liveedge.media.webrtc.session import OfferInvalid
 
+T = TypeVar("T")
+
+LARGE_CHARS = 64 << 10  # 20 tracks of an SDK; as `webrtc.connection` has it
 DECODABLE = ("vp8", "h264")
 MOST_SECTIONS = 256  # that are looked at; a text of 512 kB could hold 170,000
 _DIRECTIONS = ("sendrecv", "sendonly", "recvonly", "inactive")
@@ -36,6 +41,13 @@ class Section:
     @property
     def is_decodable(self) -> bool:
         return any(codec in DECODABLE for codec in self.codecs)
+
+
+async def beside(offer: str, read: Callable[[str], T]) -> T:
+    """`read(offer)`, of a large offer beside the event loop: 512 kB take a second."""
+    if len(offer) < LARGE_CHARS:
+        return read(offer)
+    return await asyncio.to_thread(read, offer)
 
 
 def sections(offer: str) -> tuple[Section, ...]:

@@ -26,7 +26,7 @@ from liveedge.core.tasks import TaskSet
 from liveedge.media.livekit import messages
 from liveedge.media.livekit.join import Join
 from liveedge.media.livekit.messages import LeaveKind
-from liveedge.media.livekit.sdp import narrowed, sections
+from liveedge.media.livekit.sdp import beside, narrowed, sections
 from liveedge.media.livekit.tracks import Choice, TrackRefused, Tracks, unsupported
 from liveedge.media.publication import Ending, Publication
 from liveedge.media.published import PublishedSource
@@ -120,7 +120,7 @@ class Signal:
     # ── the socket ──
 
     async def open(self, source: PublishedSource, sessions: MediaSessions) -> None:
-        """Become the stream's publisher. Raises StreamStateInvalid or QueueFull."""
+        """Come in, to publish once an offer is answered. Raises StreamStateInvalid or QueueFull."""
         await self._publication.open(source, sessions, label=self.room)
 
     async def join(self, wire: Wire, asked: Join) -> None:
@@ -196,7 +196,7 @@ class Signal:
 
     async def _answer(self, offer: rtc.SessionDescription) -> None:
         try:
-            found = sections(offer.sdp)
+            found = await beside(offer.sdp, sections)
             if len(found) > MAX_SECTIONS:
                 self.end("media failed", "the publisher starts afresh: its offer has grown")
                 return
@@ -204,8 +204,10 @@ class Signal:
             if choice.section is None and choice.undecodable:
                 raise OfferInvalid(unsupported(choice.undecodable))
             codec = None if choice.track is None else choice.track.codec
-            narrow = narrowed(offer.sdp, keep=choice.mid, codec=codec)
-            answer = await self._publication.session.answer(narrow)
+            narrow = await beside(
+                offer.sdp, lambda sdp: narrowed(sdp, keep=choice.mid, codec=codec)
+            )
+            answer = await self._publication.answer(narrow)
         except OfferInvalid as error:
             self._refuse(error.reason)
             return

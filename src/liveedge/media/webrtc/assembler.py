@@ -86,6 +86,7 @@ class AssemblerCounts:
     duplicates: int = 0
     given_up: int = 0  # never came
     pictures_lost: int = 0  # of which something had come
+    pictures_unreadable: int = 0  # among these: all packets came, and made no sense
 
 
 @dataclass(slots=True)
@@ -315,6 +316,7 @@ class Assembler:
             return True
         if self._skipping is None and piece.timestamp != self._counted:
             self.counts.pictures_lost += 1
+            self.counts.pictures_unreadable += piece.payload is None
         self._skipping = piece.timestamp
         if piece.marker:
             self._is_in_step = True
@@ -326,6 +328,7 @@ class Assembler:
         payloads = [piece.payload for piece in done.pieces if piece.payload is not None]
         if done.is_broken or not payloads:
             self.counts.pictures_lost += 1
+            self.counts.pictures_unreadable += 1
             self._after_loss = self._has_lost = True
             self._picture_id = None
             return

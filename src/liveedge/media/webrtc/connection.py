@@ -33,6 +33,7 @@ from liveedge.media.webrtc.sdp import (
     read_offer,
 )
 from liveedge.media.webrtc.session import IceServer, OfferInvalid, SessionStats
+from liveedge.media.webrtc.track import VideoTrack
 from liveedge.media.webrtc.tracks import Tracks
 from liveedge.media.webrtc.udp import UdpPorts
 
@@ -67,6 +68,16 @@ class ConnectionParts:
     clock: Clock
     random_id: Callable[[], int]  # 32 bits
     settings: ConnectionSettings
+
+
+@dataclass(frozen=True, slots=True)
+class _LastGood:
+    """The counts of the shown track as they were when a picture was decoded last."""
+
+    track: VideoTrack
+    n_good: int
+    n_tried: int
+    at_s: float
 
 
 class Connection:
@@ -121,10 +132,16 @@ class Connection:
         self._state = "new"
         self._since_s = self._clock.monotonic_s()  # of the present state
         self._told = ""
+        self._last_good: _LastGood | None = None
         self._soon: asyncio.TimerHandle | None = None
         self._pairs: tuple[str, ...] = ()  # as they were at the end
         self._ended: asyncio.Event | None = None
         self._end_reason = ""
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it is being closed: its sockets and its thread are not gone yet."""
+        return self._ended is not None
 
     # ── signalling ──
 
@@ -176,6 +193,7 @@ class Connection:
     def stats(self) -> SessionStats:
         return replace(
             self._tracks.stats(state=self._state),
+            packets_undecryptable=self._link.n_undecryptable,
             candidate_pairs=self._pairs if self._ended is not None else self._link.pairs(),
             tracks=dict(self._sections),
         )
@@ -322,10 +340,15 @@ class Connection:
         track = self._tracks.shown
         if self._state != "connected" or track is None or self._tracks.is_muted:
             return
+        undecodable_s, n_undecodable = self._undecodable(track, now_s)
         quiet_s = now_s - max(track.newest_packet_s or 0.0, track.shown_s or 0.0, self._since_s)
         waits_s = now_s - max(track.first_packet_s or now_s, track.shown_s or 0.0)
         if quiet_s > limit_s:
             self._tell("stalled", f"connected, but no video packet for {limit_s:g} s", gap=True)
+        elif n_undecodable and undecodable_s > limit_s:
+            self._tell(
+                "stalled", f"what arrives cannot be decoded ({n_undecodable} pictures)", gap=True
+            )
         elif not track.n_keys and waits_s > limit_s:
             self._tell(
                 "waiting_for_keyframe",
@@ -334,20 +357,23 @@ class Connection:
         else:
             self._told = ""
 
+    def _undecodable(self, track: VideoTrack, now_s: float) -> tuple[float, int]:
+        """For how long nothing could be decoded, and how many pictures that could not be."""
+        n_good, n_tried = track.n_decoded, track.n_tried
+        last = self._last_good
+        if last is None or last.track is not track or n_good != last.n_good:
+            last = self._last_good = _LastGood(track, n_good, n_tried, now_s)
+        return now_s - last.at_s, n_tried - last.n_tried
+
     def _tell(self, health: Health, reason: str, *, gap: bool = False) -> None:
         """Once, until something else is the matter."""
-        kind = reason.partition(",")[0]
+        kind = reason.partition(",")[0].partition("(")[0]  # without its numbers
         if self._told == kind:
             return
         self._told = kind
         if gap:
             self._publisher.gap()
         self._publisher.state(health, reason)
-
-
-async def check_offer(text: str) -> None:
-    """Raise OfferInvalid for a first offer that cannot be answered."""
-    decide(await _read(text), is_first=True)
 
 
 async def _read(text: str) -> Offer:

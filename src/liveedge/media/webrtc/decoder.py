@@ -67,6 +67,7 @@ class DecoderCounts:
     """What became of the pictures."""
 
     decoded: int = 0
+    fed: int = 0  # whatever came of them
     behind: int = 0
 
 
@@ -257,6 +258,7 @@ class TrackDecoder:
     def _frames(self, data: bytes, time_s: float) -> list[VideoFrame]:
         assert self._context is not None
         self._n_fed += 1
+        self.counts.fed += 1
         self._times_s[self._n_fed] = time_s
         self._times_s.pop(self._n_fed - _MAX_FED, None)
         packet = Packet(data)

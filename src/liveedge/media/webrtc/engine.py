@@ -22,12 +22,7 @@ from liveedge.core.clock import Clock
 from liveedge.core.errors import QueueFull, SettingsInvalid
 from liveedge.core.tasks import OwnedThread, TaskSet
 from liveedge.media.published import Publisher
-from liveedge.media.webrtc.connection import (
-    Connection,
-    ConnectionParts,
-    ConnectionSettings,
-    check_offer,
-)
+from liveedge.media.webrtc.connection import Connection, ConnectionParts, ConnectionSettings
 from liveedge.media.webrtc.private import Certificate, host_addresses, new_certificate
 from liveedge.media.webrtc.session import IceServer, OfferInvalid, SessionStats
 from liveedge.media.webrtc.udp import PortsExhausted, UdpPorts
@@ -43,6 +38,9 @@ COUNTED = (
     "packets_received",
     "packets_lost",
     "packets_recovered",
+    "packets_empty",
+    "packets_unrouted",
+    "packets_undecryptable",
     "keyframe_requests",
     "frames_decoded",
 )
@@ -107,10 +105,17 @@ class WebRtc:
         return len(self._connections)
 
     def totals(self) -> Counter[str]:
-        """What all connections since the start have counted, by the names of `SessionStats`."""
+        """What all connections since the start have counted, by the names of `SessionStats`, and what
+        their sockets have."""
         totals = self._past.copy()
         for connection in tuple(self._connections):
             totals.update(_counted(connection.stats()))
+        counts = self._ports.counts
+        totals.update(
+            datagrams_unknown=counts.unknown,
+            datagrams_forged=counts.forged,
+            datagrams_unsent=counts.unsent,
+        )
         return totals
 
     def start(self) -> None:
@@ -136,10 +141,6 @@ class WebRtc:
             loop.call_soon_threadsafe(halt.set)
         if not self._thread.stop(END_WITHIN_S):
             log.warning("%s did not end in time", self._thread.name)
-
-    async def check(self, offer: str) -> None:
-        """See `session.MediaSessions`."""
-        await self.call(check_offer(offer))
 
     async def open(
         self, publisher: Publisher, *, on_end: Callable[[str], None], label: str
@@ -188,7 +189,9 @@ class WebRtc:
         self, publisher: Publisher, tell: Callable[[str], None], label: str
     ) -> Connection:
         limit = self._settings.max_sessions
-        if len(self._connections) >= limit:
+        n_ending = sum(connection.is_ending for connection in self._connections)
+        # Those that end count apart: who is replaced is not to keep the next one out.
+        if len(self._connections) - n_ending >= limit or n_ending > limit:
             raise QueueFull(
                 f"{limit} publishers are connected already, which is the limit; try again when one"
                 " has left",

@@ -35,6 +35,9 @@ class SessionStats:
     packets_received: int = 0
     packets_lost: int = 0
     packets_recovered: int = 0  # by retransmission
+    packets_empty: int = 0  # received, without anything in them
+    packets_unrouted: int = 0  # of no track
+    packets_undecryptable: int = 0
     keyframe_requests: int = 0
     frames_decoded: int = 0
     seconds_since_packet: float | None = None
@@ -69,10 +72,6 @@ class MediaSession(Protocol):
 
 class MediaSessions(Protocol):
     """Where connections come from: `media.webrtc.engine.WebRtc`."""
-
-    async def check(self, offer: str) -> None:
-        """Raise OfferInvalid for a first offer that no connection could answer."""
-        ...
 
     async def open(
         self, publisher: Publisher, *, on_end: Callable[[str], None], label: str

@@ -62,6 +62,7 @@ class VideoTrack:
         self.keys = KeyRequests(every_s=keyframe_every_s)
         self.shown_s: float | None = None
         self.n_keys = 0
+        self.n_empty = 0  # packets that carry nothing
         self.assembler = Assembler()
         self._clock = SenderClock()
         self._receptions: dict[int, Reception] = {}
@@ -77,6 +78,17 @@ class VideoTrack:
     def n_lost(self) -> int:
         now = sum(reception.n_lost for reception in list(self._receptions.values()))
         return max(0, self._n_lost_before + now)
+
+    @property
+    def n_decoded(self) -> int:
+        """Pictures of the present decoder that could be decoded."""
+        return 0 if self.decoder is None else self.decoder.counts.decoded
+
+    @property
+    def n_tried(self) -> int:
+        """Pictures that were to be decoded, those whose packets make no sense among them."""
+        fed = 0 if self.decoder is None else self.decoder.counts.fed
+        return fed + self.assembler.counts.pictures_unreadable
 
     def wants_attention(self, now_s: float) -> bool:
         """Whether `feedback` should be called soon."""
@@ -109,6 +121,7 @@ class VideoTrack:
             self.first_packet_s = now_s
         original = self._original(packet)
         self._count(packet, now_s)
+        self.n_empty += not packet.payload
         if original is None or not self._is_of_sender(original, now_s):
             return
         self.newest_packet_s = now_s

@@ -221,6 +221,8 @@ class Tracks:
             packets_received=sum(track.n_received for track in tracks),
             packets_lost=sum(track.n_lost for track in tracks),
             packets_recovered=sum(track.assembler.counts.recovered for track in tracks),
+            packets_empty=sum(track.n_empty for track in tracks),
+            packets_unrouted=self._router.n_unknown,
             keyframe_requests=sum(track.keys.n_sent for track in tracks),
             frames_decoded=self._n_decoded_before
             + (0 if decoder is None else decoder.counts.decoded),

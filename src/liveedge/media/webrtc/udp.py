@@ -70,13 +70,20 @@ class UdpCounts:
 class UdpPort:
     """A bound socket and those who share it."""
 
-    def __init__(self, bound: socket.socket, *, filter_in: Callable[[bytes], bool]) -> None:
-        """`filter_in` sees every datagram that comes, before all else, and may lose it."""
+    def __init__(
+        self,
+        bound: socket.socket,
+        *,
+        filter_in: Callable[[bytes], bool],
+        counts: UdpCounts | None = None,
+    ) -> None:
+        """`filter_in` sees every datagram that comes, before all else, and may lose it. `counts` may
+        be those of other ports too."""
         bound.setblocking(False)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
         name = bound.getsockname()
         self.address: Address = (str(name[0]), int(name[1]))
-        self.counts = UdpCounts()
+        self.counts = counts or UdpCounts()
         self._socket = bound
         self._filter_in = filter_in
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -189,6 +196,7 @@ class UdpPorts:
         self._ports = ports
         self._rng = rng
         self._filter_in = filter_in
+        self.counts = UdpCounts()  # of all ports since the start
         self._shared: dict[str, UdpPort] = {}
 
     @property
@@ -202,7 +210,7 @@ class UdpPorts:
         """
         assert self._ports is not None
         for ip in ips:
-            self._shared[ip] = UdpPort(_bind(ip, self._ports[0]), filter_in=self._filter_in)
+            self._shared[ip] = self._port(_bind(ip, self._ports[0]))
 
     def open_shared(self) -> None:
         for port in self._shared.values():
@@ -230,6 +238,9 @@ class UdpPorts:
             port.close()
         self._shared.clear()
 
+    def _port(self, bound: socket.socket) -> UdpPort:
+        return UdpPort(bound, filter_in=self._filter_in, counts=self.counts)
+
     def _take(self, ip: str) -> UdpPort | None:
         if self.is_shared:
             return self._shared.get(ip) or self._late_shared(ip)
@@ -244,7 +255,7 @@ class UdpPorts:
         bound = _bind_or_none(ip, self._ports[0])
         if bound is None:
             return None
-        port = self._shared[ip] = UdpPort(bound, filter_in=self._filter_in)
+        port = self._shared[ip] = self._port(bound)
         port.open()
         return port
 
@@ -255,7 +266,7 @@ class UdpPorts:
         for step in range(n_ports):
             bound = _bind_or_none(ip, low + (start + step) % n_ports)
             if bound is not None:
-                return UdpPort(bound, filter_in=self._filter_in)
+                return self._port(bound)
         return None
 
 

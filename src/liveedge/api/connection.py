@@ -1,0 +1,194 @@
+"""uvicorn's HTTP connections, with a limit to the time that a client may take, and to their number.
+
+A request has to be complete soon: its head within `head_s` of its first byte (or of the connection's
+beginning), its body with `step_bytes` in every `step_s`. Who is late is answered with 408, if an
+answer is possible still, and the connection is closed. A connection that waits for its next question
+is uvicorn's to end.
+With `max_connections` open, the one that has been without a request for the longest makes room for a
+newcomer; where all have one, the newcomer is answered with 503.
+
+Thread  the server's event loop, whose time counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import h11
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol, RequestResponseCycle
+
+from liveedge.api.errors import flat_body
+from liveedge.api.reply import dump
+
+MAX_LINE_BYTES = 8192  # of the WebSocket parser
+
+Part: TypeAlias = Literal["head", "body"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """What a client may do with its connections."""
+
+    head_s: float = 15.0
+    step_s: float = 10.0
+    step_bytes: int = 64 << 10  # a line of 50 kbit/s keeps up
+    max_connections: int = 800  # below the 1024 files that a process may have by default
+
+
+class HttpProtocol(H11Protocol):
+    """To be given to `uvicorn.Config(http=...)`, with its limits bound."""
+
+    def __init__(self, *, limits: ConnectionLimits, **of_uvicorn: Any) -> None:
+        super().__init__(**of_uvicorn)
+        self._limits = limits
+        self._part: Part | None = None  # that is awaited
+        self._timer: asyncio.TimerHandle | None = None
+        self._n_bytes = 0  # of the present step
+        self._free_since_s: float | None = None  # without a request
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._free_since_s = self.loop.time()
+        if len(self.connections) > self._limits.max_connections and not self._make_room():
+            self._refuse(503, "too_many_connections", "the server has no free connection")
+            return
+        self._await("head")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._await(None)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._n_bytes += len(data)
+        self._look()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._look()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, "http_invalid", f"{msg} Send HTTP/1.1.")
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        n_bytes = len(event.method) + len(event.target) + len(b"  HTTP/1.1\r\n")
+        if n_bytes > MAX_LINE_BYTES:  # its own refusal would be plain text
+            self._refuse(
+                414,
+                "uri_too_long",
+                f"the request line has {n_bytes} bytes, at most {MAX_LINE_BYTES} for a WebSocket; a"
+                " LiveKit client sends its offer after joining instead",
+            )
+            return
+        super().handle_websocket_upgrade(event)
+
+    # ── time ──
+
+    def _look(self) -> None:
+        """What is awaited now, after anything has happened."""
+        part = self._awaited()
+        if part != self._part or (part == "body" and self._n_bytes >= self._limits.step_bytes):
+            self._await(part)
+
+    def _awaited(self) -> Part | None:
+        if self.transport.is_closing() or self.transport.get_protocol() is not self:
+            return None  # over, or a WebSocket from here on
+        if not self._is_free:
+            self._free_since_s = None
+        elif self._free_since_s is None:
+            self._free_since_s = self.loop.time()
+        if self.conn.their_state is h11.SEND_BODY:
+            return "body"
+        if not self._is_free:
+            return None
+        is_new = self._has_begun or self._exchange is None
+        return "head" if is_new and self.conn.their_state is h11.IDLE else None
+
+    @property
+    def _exchange(self) -> RequestResponseCycle | None:
+        """The newest one. uvicorn's type does not say that there may be none."""
+        return self.cycle
+
+    @property
+    def _is_free(self) -> bool:
+        """Whether nobody waits for an answer, though a body that was not wanted may still come."""
+        exchange = self._exchange
+        return exchange is None or exchange.response_complete
+
+    @property
+    def _has_begun(self) -> bool:
+        """Whether a part of a head has come."""
+        return bool(self.conn.trailing_data[0])
+
+    def _await(self, part: Part | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._part, self._n_bytes, self._timer = part, 0, None
+        if part is not None:
+            seconds = self._limits.head_s if part == "head" else self._limits.step_s
+            self._timer = self.loop.call_later(seconds, self._late)
+
+    def _late(self) -> None:
+        part, self._part, self._timer = self._part, None, None
+        if self.transport.is_closing():
+            return
+        if part == "body" and self.flow.read_paused:  # the delay is ours
+            self._await("body")
+        elif part == "head" and not self._has_begun:
+            self.transport.close()
+        else:
+            limits = self._limits
+            wanted = (
+                f"whole within {limits.head_s:g} s"
+                if part == "head"
+                else f"{limits.step_bytes} bytes in every {limits.step_s:g} s"
+            )
+            self._refuse(
+                408, "request_timeout", f"the {part} of the request came too slowly: {wanted}"
+            )
+
+    # ── ends ──
+
+    def _make_room(self) -> bool:
+        """Close the connection that has been without a request for the longest, if there is one."""
+        free = [
+            (other._free_since_s, other)
+            for other in self.connections
+            if isinstance(other, HttpProtocol)
+            and other is not self
+            and other._free_since_s is not None
+            and not other.transport.is_closing()
+        ]
+        if not free:
+            return False
+        min(free, key=lambda one: one[0])[1].transport.close()
+        return True
+
+    def _refuse(self, status: int, code: str, message: str) -> None:
+        """Answer, if nothing has been said yet, and close."""
+        self._await(None)
+        exchange = self._exchange
+        if exchange is not None and not exchange.response_complete:
+            is_silent = not exchange.response_started
+            exchange.disconnected = True  # for whoever reads the body
+            exchange.message_event.set()
+        else:
+            is_silent = self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE)
+        if is_silent:
+            self._say(status, code, message)
+        self.transport.close()
+
+    def _say(self, status: int, code: str, message: str) -> None:
+        body = dump(flat_body(message, "invalid_request_error", code))
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+        ]
+        if status == 503:
+            headers.append((b"retry-after", b"1"))
+        start = h11.Response(status_code=status, headers=headers, reason=STATUS_PHRASES[status])
+        for event in (start, h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")

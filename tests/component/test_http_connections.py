@@ -1,0 +1,209 @@
+"""Connections of clients that are slow, silent or many: they end, are told why, and free what they held."""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
+
+import pytest
+import uvicorn
+from fastapi import FastAPI, Request, WebSocket
+from starlette.requests import ClientDisconnect
+
+from liveedge.api.connection import ConnectionLimits
+from liveedge.core.tasks import OwnedThread
+from liveedge.server import http_config
+
+LIMITS = ConnectionLimits(head_s=0.5, step_s=0.5, step_bytes=1000, max_connections=4)
+PATIENCE_S = 10.0  # of the test: a missing end fails here
+POST = b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+
+
+class Echo:
+    """An application that reads bodies, and counts who left before theirs was complete."""
+
+    def __init__(self) -> None:
+        self.n_reading = 0
+        self.n_cut_off = 0
+        self.app = FastAPI()
+        self.app.add_api_route("/", self.read, methods=["POST"])
+        self.app.add_api_websocket_route("/ws", self.talk)
+
+    async def read(self, request: Request) -> int:
+        self.n_reading += 1
+        try:
+            return len(await request.body())
+        except ClientDisconnect:
+            self.n_cut_off += 1
+            return 0
+        finally:
+            self.n_reading -= 1
+
+    def reads(self, n: int) -> bool:
+        return self.n_reading == n
+
+    async def talk(self, websocket: WebSocket) -> None:
+        await websocket.accept()
+        await websocket.send_text(await websocket.receive_text())
+
+
+class Served:
+    """A server that listens."""
+
+    def __init__(self, address: tuple[str, int], echo: Echo) -> None:
+        self.address = address
+        self.echo = echo
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(self.address, timeout=PATIENCE_S)
+
+    def says(self, *pieces: bytes) -> bytes:
+        """Everything that is answered to these bytes, until the end of the connection."""
+        with self.connect() as client:
+            for piece in pieces:
+                client.sendall(piece)
+            return rest(client)
+
+
+def rest(client: socket.socket) -> bytes:
+    return b"".join(iter(lambda: client.recv(65536), b""))
+
+
+def answers_within(client: socket.socket, seconds: float) -> bool:
+    return bool(select.select([client], [], [], seconds)[0])
+
+
+def told(answer: bytes) -> tuple[int, str]:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"application/json" in head
+    found = json.loads(body)
+    assert found["detail"] == found["error"]["message"]
+    return int(head.split()[1]), found["error"]["code"]
+
+
+def poll(condition: Callable[[], bool]) -> None:
+    for _ in range(5000):
+        if condition():
+            return
+        threading.Event().wait(0.001)
+    raise AssertionError("it did not happen")
+
+
+@contextmanager
+def served(limits: ConnectionLimits = LIMITS) -> Iterator[Served]:
+    echo = Echo()
+    server = uvicorn.Server(http_config(echo.app, limits=limits, drain_s=0))
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        thread = OwnedThread("http", lambda _stopping: server.run(sockets=[listener]))
+        thread.start()
+        try:
+            yield Served(listener.getsockname()[:2], echo)
+        finally:
+            server.should_exit = True
+            assert thread.stop(PATIENCE_S)
+
+
+def test_who_sends_nothing_is_disconnected_without_a_word() -> None:
+    with served() as server:
+        assert server.says() == b""
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET",
+        b"GET /ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nokPOST / HTT",
+    ],
+    ids=["request", "handshake", "pipelined"],
+)
+def test_half_a_head_is_answered_with_408(head: bytes) -> None:
+    with served() as server:
+        answers = server.says(head).rpartition(b"HTTP/1.1 ")
+        assert told(b"".join(answers[1:])) == (408, "request_timeout")
+
+
+def test_a_body_that_stops_is_answered_with_408_and_its_reader_is_freed() -> None:
+    with served() as server:
+        assert told(server.says(POST % 1000 + b"x" * 999)) == (408, "request_timeout")
+        poll(lambda: server.echo.n_cut_off == 1)
+
+
+def test_a_body_that_trickles_does_not_last() -> None:
+    with served() as server, server.connect() as client:
+        client.sendall(POST % 100_000)
+        for _ in range(200):
+            client.sendall(b"x")
+            if answers_within(client, 0.05):
+                break
+        assert told(rest(client)) == (408, "request_timeout")
+
+
+def test_a_body_that_comes_steadily_may_take_its_time() -> None:
+    with served() as server, server.connect() as client:
+        client.sendall(POST % 20_000)
+        for _ in range(20):  # 1.2 s in all
+            assert not answers_within(client, 0.06)
+            client.sendall(b"x" * 1000)
+        assert rest(client).endswith(b"20000")
+
+
+def test_what_is_no_http_is_told_in_json() -> None:
+    with served() as server:
+        assert told(server.says(b"\x16\x03\x01 hello\r\n\r\n")) == (400, "http_invalid")
+
+
+def test_a_websocket_whose_line_is_too_long_is_told_in_json() -> None:
+    line = b"GET /ws?join_request=" + b"x" * 9000 + b" HTTP/1.1\r\n"
+    with served() as server:
+        answer = server.says(line + b"Host: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
+    assert told(answer) == (414, "uri_too_long")
+
+
+def test_an_open_websocket_has_no_such_limit() -> None:
+    key = b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+    head = b"GET /ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    with served() as server, server.connect() as client:
+        client.sendall(head + key + b"\r\n")
+        assert client.recv(65536).startswith(b"HTTP/1.1 101")
+        client.settimeout(3 * LIMITS.head_s)
+        with pytest.raises(TimeoutError):
+            client.recv(1)
+        client.settimeout(PATIENCE_S)
+        client.sendall(b"\x81\x82\x00\x00\x00\x00hi")
+        assert b"hi" in client.recv(100)
+
+
+def test_whoever_has_no_request_makes_room_for_a_newcomer() -> None:
+    patient = ConnectionLimits(head_s=60, max_connections=4)
+    with served(patient) as server, ExitStack() as stack:
+        silent = [stack.enter_context(server.connect()) for _ in range(12)]
+        with server.connect() as client:
+            client.sendall(POST % 2 + b"ok")
+            assert rest(client).endswith(b"2")
+        assert silent[0].recv(1) == b""
+
+
+def test_a_body_that_nobody_wants_keeps_no_newcomer_out() -> None:
+    patient = ConnectionLimits(step_s=60, max_connections=4)
+    with served(patient) as server, ExitStack() as stack:
+        for _ in range(12):
+            unwanted = stack.enter_context(server.connect())
+            unwanted.sendall(b"PUT /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf")
+            assert unwanted.recv(65536).startswith(b"HTTP/1.1 404")
+        assert server.says(POST % 2 + b"ok").endswith(b"2")
+
+
+def test_where_everybody_has_a_request_a_newcomer_is_told() -> None:
+    patient = ConnectionLimits(step_s=60, max_connections=4)
+    with served(patient) as server, ExitStack() as stack:
+        for n_reading in range(1, 5):
+            busy = stack.enter_context(server.connect())
+            busy.sendall(POST % 2 + b"o")
+            poll(partial(server.echo.reads, n_reading))
+        assert told(server.says()) == (503, "too_many_connections")
