@@ -399,7 +399,7 @@ def test_on_a_full_disk_a_restart_knows_all_streams_and_notes_a_deletion(tmp_pat
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     if "denied" in done.stderr or "not permitted" in done.stderr:
         pytest.skip("needs the right to mount a small disk of its own")

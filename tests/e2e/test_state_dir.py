@@ -313,14 +313,17 @@ def test_a_damaged_database_is_set_aside_and_the_server_serves(home: Home) -> No
     until(lambda: [path.name for path in (home.folder / "streams").iterdir()] == [other])
 
 
+EARLIER = "0b5c9f0e-6c3e-4d0a-9f58-3f8a3c1d2e4b"
+
+
 def test_passwords_are_in_no_file_that_others_may_read_and_in_no_log(home: Home) -> None:
     home.start().stop()
     url = f"rtsp://admin:hunter2@127.0.0.1:{free_port()}/live"  # nobody listens there
-    keep_row(home.folder, "the-stream", source={"type": "rtsp", "url": url})
+    keep_row(home.folder, EARLIER, source={"type": "rtsp", "url": url})
     server = home.start()
     # It cannot be opened: it is tried for as long as its lease runs, and says why.
-    until(lambda: server.stream("the-stream")["reconnects"] >= 2)
-    view = server.stream("the-stream")
+    until(lambda: server.stream(EARLIER)["reconnects"] >= 2)
+    view = server.stream(EARLIER)
     assert (view["state"], view["health"]) == ("active", "reconnecting")
     assert view["health_reason"] not in ("", "opening")
     assert "hunter2" not in str(view)

@@ -52,7 +52,7 @@ def test_a_variable_can_say_no() -> None:
     assert wants_engine(["serve"], {"LIVEEDGE_ENGINE": "process"})
 
 
-@pytest.mark.parametrize("package", ["uvicorn", "jinja2", "pydantic"])
+@pytest.mark.parametrize("package", ["uvicorn", "fastapi", "pydantic"])
 def test_a_command_without_a_package_that_it_needs_says_which_and_how_to_get_it(
     package: str,
 ) -> None:

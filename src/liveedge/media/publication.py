@@ -79,10 +79,10 @@ class Publication:
     async def close(self, reason: str) -> None:
         """End it; `reason` is shown until another publisher comes. Again does nothing."""
         self._is_over = True
+        if self._publisher is not None:  # first: the client, once told, closes too, and says less
+            self._publisher.close(reason)
         if self._session is not None:
             await self._session.close(reason)
-        if self._publisher is not None:
-            self._publisher.close(reason)
 
     def _told_to_leave(self, reason: LeaveReason) -> None:
         text = "another publisher took over" if reason == "replaced" else "the stream has ended"
