@@ -114,7 +114,7 @@ def _collect(
             )
     if not kept:
         raise MediaInvalid(f"{what} is a damaged video; no frame of it can be read")
-    return Clip(tuple(kept), n_decoded, reader.n_broken + reader.n_early, reader.codec)
+    return Clip(tuple(kept), n_decoded, reader.counts.broken + reader.counts.early, reader.codec)
 
 
 def _until(

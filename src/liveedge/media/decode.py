@@ -92,6 +92,16 @@ class DecodedFrame:
     coded: CodedFrame | None = None  # where the reader keeps packets and order allows it
 
 
+@dataclass(slots=True)
+class DecodeCounts:
+    """What became of the frames that did not come out."""
+
+    broken: int = 0  # could not be decoded
+    early: int = 0  # came before the first key frame
+    behind: int = 0  # given up, as decoding did not keep up
+    inside: int = 0  # still in the decoder, where that is known
+
+
 class VideoDecoder:
     """The packets of one video track, in decoding order, to frames. Made in the thread that uses it."""
 
@@ -107,10 +117,7 @@ class VideoDecoder:
         self._context = context
         self._limits = limits
         self.codec = context.codec.canonical_name
-        self.n_broken = 0  # could not be decoded
-        self.n_early = 0  # came before the first key frame
-        self.n_behind = 0  # given up, as decoding did not keep up
-        self.n_inside = 0  # frames that the decoder still holds, where that is known
+        self.counts = DecodeCounts()
         self._times = times
         self._is_begun = False
         self._is_behind = False  # and waits for a key frame to go on with
@@ -138,7 +145,7 @@ class VideoDecoder:
     def missed(self) -> None:
         """A picture was sent of which nothing can be decoded."""
         if self._is_begun:
-            self.n_broken += 1
+            self.counts.broken += 1
         else:
             self._pass_over(1)
 
@@ -189,9 +196,9 @@ class VideoDecoder:
     def _pass_over(self, n: int) -> None:
         """Frames that are not decoded, as there is no key frame before them."""
         if self._is_behind:
-            self.n_behind += n
+            self.counts.behind += n
         else:
-            self.n_early += n
+            self.counts.early += n
 
     def _decode(self, packet: Packet[Any]) -> list[VideoFrame]:
         try:
@@ -202,7 +209,7 @@ class VideoDecoder:
             claim = read_header(bytes(packet)[:_JPEG_HEADER_BYTES])
             if claim is not None:
                 self._check_size(claim.width, claim.height)
-            self.n_broken += 1
+            self.counts.broken += 1
             self._spoil()
             return []
         if self._hearing.of_damage() and self.codec not in _HARMLESSLY_NOISY:
@@ -212,10 +219,10 @@ class VideoDecoder:
 
     def _count_withheld(self, n_frames: int) -> None:
         """A decoder that holds more than its delay has withheld what it could not make whole."""
-        n_inside = max(self.n_inside + self._is_due - n_frames, 0)
-        self.n_inside = min(n_inside, self._context.reorder_depth)
-        if n_inside > self.n_inside:
-            self.n_broken += n_inside - self.n_inside
+        n_inside = max(self.counts.inside + self._is_due - n_frames, 0)
+        self.counts.inside = min(n_inside, self._context.reorder_depth)
+        if n_inside > self.counts.inside:
+            self.counts.broken += n_inside - self.counts.inside
             self._damage.now()
 
     def _spoil(self) -> None:
@@ -235,7 +242,7 @@ class VideoDecoder:
         self._check_size(frame.width, frame.height)
         time_s = self._time_s(frame)
         if frame.is_corrupt:
-            self.n_broken += 1
+            self.counts.broken += 1
             self._spoil()
             if self._trail is not None:
                 self._trail.interrupt()
@@ -287,27 +294,8 @@ class VideoReader:
             self._stream.codec_context, limits=limits, times=times, keeps_packets=keeps_packets
         )
         self.codec = self._decoder.codec
+        self.counts = self._decoder.counts
         self.period_s = times.period_s
-
-    @property
-    def n_broken(self) -> int:
-        """Frames that could not be decoded."""
-        return self._decoder.n_broken
-
-    @property
-    def n_early(self) -> int:
-        """Frames that came before the first key frame."""
-        return self._decoder.n_early
-
-    @property
-    def n_behind(self) -> int:
-        """Frames that were given up, as decoding did not keep up."""
-        return self._decoder.n_behind
-
-    @property
-    def n_inside(self) -> int:
-        """Frames that the decoder still holds, where that is known."""
-        return self._decoder.n_inside
 
     def frames(self) -> Iterator[DecodedFrame | None]:
         """Frames in order, None wherever a packet gave none, so that the caller can look up.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Protocol
 
 import av
 
-from liveedge.media.decode import DecodedFrame
+from liveedge.media.decode import DecodeCounts, DecodedFrame
 from liveedge.media.source import FrameSink, SourceLost
 
 EARLY = "before_key_frame"
@@ -20,16 +21,7 @@ class FrameReader(Protocol):
     """Where decoded frames come from: `decode.VideoReader`, or a reader of one protocol."""
 
     @property
-    def n_broken(self) -> int: ...
-
-    @property
-    def n_early(self) -> int: ...
-
-    @property
-    def n_behind(self) -> int: ...
-
-    @property
-    def n_inside(self) -> int: ...
+    def counts(self) -> DecodeCounts: ...
 
     def frames(self) -> Iterator[DecodedFrame | None]: ...
 
@@ -48,8 +40,8 @@ def deliver(
     try:
         _deliver(reader, sink, stopping, await_due)
     except (av.FFmpegError, OSError, SourceLost):
-        if reader.n_inside:
-            sink.dropped(CUT_OFF, reader.n_inside)
+        if reader.counts.inside:
+            sink.dropped(CUT_OFF, reader.counts.inside)
         raise
 
 
@@ -59,11 +51,11 @@ def _deliver(
     stopping: threading.Event,
     await_due: Callable[[float], bool] | None,
 ) -> None:
-    told = _Told()
+    told = Told(reader.counts, sink)
     for frame in reader.frames():
         if stopping.is_set():
             return
-        told.tell(reader, sink)
+        told.tell()
         if frame is None:
             continue
         if await_due is not None and await_due(frame.time_s):
@@ -73,19 +65,23 @@ def _deliver(
         )
 
 
-class _Told:
+class Told:
     """What the stream has been told of frames that never came."""
 
-    def __init__(self) -> None:
-        self._n_broken = self._n_early = self._n_behind = 0
+    def __init__(self, counts: DecodeCounts, sink: FrameSink) -> None:
+        self._counts = counts
+        self._sink = sink
+        self._told = replace(counts)
 
-    def tell(self, reader: FrameReader, sink: FrameSink) -> None:
-        if reader.n_broken > self._n_broken:
-            sink.broken(reader.n_broken - self._n_broken)
-            self._n_broken = reader.n_broken
-        if reader.n_early > self._n_early:
-            sink.dropped(EARLY, reader.n_early - self._n_early)
-            self._n_early = reader.n_early
-        if reader.n_behind > self._n_behind:
-            sink.dropped(BEHIND, reader.n_behind - self._n_behind)
-            self._n_behind = reader.n_behind
+    def tell(self) -> None:
+        """What is new."""
+        counts, told = self._counts, self._told
+        if counts == told:
+            return
+        self._told = replace(counts)
+        if counts.broken > told.broken:
+            self._sink.broken(counts.broken - told.broken)
+        if counts.early > told.early:
+            self._sink.dropped(EARLY, counts.early - told.early)
+        if counts.behind > told.behind:
+            self._sink.dropped(BEHIND, counts.behind - told.behind)

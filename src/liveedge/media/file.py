@@ -22,7 +22,7 @@ from av.container import InputContainer
 from liveedge.core.clock import Clock
 from liveedge.core.errors import SourceUnavailable
 from liveedge.media.decode import VideoLimits, VideoReader, VideoUnreadable
-from liveedge.media.delivery import EARLY
+from liveedge.media.delivery import Told
 from liveedge.media.source import FrameSink, SourceKind, SourceLost
 
 # Demuxers that read nothing but their own file; playlists would open others.
@@ -106,16 +106,11 @@ class FileSource:
         self, reader: VideoReader, sink: FrameSink, stopping: threading.Event, *, offset_s: float
     ) -> float:
         begun_s = offset_s
-        n_broken = n_early = 0
+        told = Told(reader.counts, sink)
         newest_s: float | None = None
         period_s = reader.period_s
         for frame in reader.frames():
-            if reader.n_broken > n_broken:
-                sink.broken(reader.n_broken - n_broken)
-                n_broken = reader.n_broken
-            if reader.n_early > n_early:
-                sink.dropped(EARLY, reader.n_early - n_early)
-                n_early = reader.n_early
+            told.tell()
             if frame is not None:
                 if newest_s is None:  # not before: there may be none that can be shown
                     sink.state("live", codec=reader.codec)

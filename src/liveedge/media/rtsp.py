@@ -134,26 +134,7 @@ class RtspReader:
             keeps_packets=True,
         )
         self.codec = self._decoder.codec
-
-    @property
-    def n_broken(self) -> int:
-        """Frames that could not be decoded."""
-        return self._decoder.n_broken
-
-    @property
-    def n_early(self) -> int:
-        """Frames that came before the first key frame."""
-        return self._decoder.n_early
-
-    @property
-    def n_behind(self) -> int:
-        """Frames that were given up, as decoding did not keep up."""
-        return self._decoder.n_behind
-
-    @property
-    def n_inside(self) -> int:
-        """Frames that the decoder still holds, where that is known."""
-        return self._decoder.n_inside
+        self.counts = self._decoder.counts
 
     def frames(self) -> Iterator[DecodedFrame | None]:
         """Frames in order, None wherever a picture gave none, until the camera hangs up.
