@@ -11,7 +11,7 @@ from typing import cast
 
 import numpy as np
 from av import VideoFrame
-from av.sidedata.sidedata import SideData
+from av.sidedata.sidedata import SideData, SideDataContainer
 from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
@@ -66,7 +66,9 @@ class AvPixels:
 
 def turn_in(frame: VideoFrame) -> Turn | None:
     """The rotation that a frame carries; None: it says nothing about it."""
-    matrix = frame.side_data.get("DISPLAYMATRIX")
+    # Not `frame.side_data`: the frame would keep it, and it the frame, until the garbage collector
+    # finds the two, which may be minutes and hundreds of megabytes later.
+    matrix = SideDataContainer(frame).get("DISPLAYMATRIX")  # type: ignore[call-arg]
     return None if matrix is None else turn_of(bytes(cast(SideData, matrix)))
 
 
