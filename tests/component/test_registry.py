@@ -11,7 +11,6 @@ import sys
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from pathlib import Path
 
 import pytest
 
