@@ -15,6 +15,7 @@ import secrets
 import signal
 import socket
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -102,6 +103,7 @@ class Built:
     questions: AskResources
     held_bytes: Budget  # of request bodies
     publisher_bytes: Budget  # of publishers' request bodies
+    connections_ended: Counter[str]
     memory: MemoryPlan
 
 
@@ -176,6 +178,7 @@ def build_app(
         limits=_window_limits(settings),
     )
     held_bytes = Budget(memory.bodies_bytes, what="bytes of request bodies")
+    connections_ended: Counter[str] = Counter()
     publisher_bytes = Budget(PUBLISHER_BODY_BYTES, what="bytes of publishers' requests")
     previews = Previews(clock=clock, streams=streams)
     secret = secrets.token_bytes(32) if registry is None else registry.folder.secret
@@ -213,6 +216,7 @@ def build_app(
                 "previews": previews.open,
             },
             publishing=publishing,
+            connections_ended=connections_ended,
             planned=memory.lines,
             engine_pid=local.pid,
             standby_pid=local.standby_pid,
@@ -250,6 +254,7 @@ def build_app(
         questions=questions,
         held_bytes=held_bytes,
         publisher_bytes=publisher_bytes,
+        connections_ended=connections_ended,
         memory=memory,
     )
 
@@ -378,9 +383,14 @@ def http_config(
     drain_s: float = DRAIN_S,
     keep_alive_s: int = KEEP_ALIVE_S,
     limits: ConnectionLimits | None = None,
+    ended: Counter[str] | None = None,
 ) -> uvicorn.Config:
-    """How HTTP is spoken."""
-    http: Any = partial(HttpProtocol, limits=limits or ConnectionLimits())
+    """How HTTP is spoken. `ended` counts the connections that were ended at a limit."""
+    http: Any = partial(
+        HttpProtocol,
+        limits=limits or ConnectionLimits(),
+        ended=Counter() if ended is None else ended,
+    )
     return uvicorn.Config(
         LastWords(app),
         log_config=None,
@@ -409,7 +419,11 @@ class _Server(uvicorn.Server):
         drain_s: float = DRAIN_S,
         keep_alive_s: int = KEEP_ALIVE_S,
     ) -> None:
-        super().__init__(http_config(built.app, drain_s=drain_s, keep_alive_s=keep_alive_s))
+        super().__init__(
+            http_config(
+                built.app, drain_s=drain_s, keep_alive_s=keep_alive_s, ended=built.connections_ended
+            )
+        )
         # Its lines hold URLs with their queries, whatever the options say where a root logger exists.
         logging.getLogger("uvicorn.access").disabled = True
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)

@@ -6,6 +6,7 @@ import json
 import select
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
@@ -30,6 +31,7 @@ class Echo:
     def __init__(self) -> None:
         self.n_reading = 0
         self.n_cut_off = 0
+        self.ended: Counter[str] = Counter()
         self.app = FastAPI()
         self.app.add_api_route("/", self.read, methods=["POST"])
         self.app.add_api_websocket_route("/ws", self.talk)
@@ -97,7 +99,7 @@ def poll(condition: Callable[[], bool]) -> None:
 @contextmanager
 def served(limits: ConnectionLimits = LIMITS) -> Iterator[Served]:
     echo = Echo()
-    server = uvicorn.Server(http_config(echo.app, limits=limits, drain_s=0))
+    server = uvicorn.Server(http_config(echo.app, limits=limits, drain_s=0, ended=echo.ended))
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         thread = OwnedThread("http", lambda _stopping: server.run(sockets=[listener]))
         thread.start()
@@ -111,6 +113,7 @@ def served(limits: ConnectionLimits = LIMITS) -> Iterator[Served]:
 def test_who_sends_nothing_is_disconnected_without_a_word() -> None:
     with served() as server:
         assert server.says() == b""
+        assert server.echo.ended == {"silent": 1}
 
 
 @pytest.mark.parametrize(
@@ -126,12 +129,14 @@ def test_half_a_head_is_answered_with_408(head: bytes) -> None:
     with served() as server:
         answers = server.says(head).rpartition(b"HTTP/1.1 ")
         assert told(b"".join(answers[1:])) == (408, "request_timeout")
+        assert server.echo.ended == {"slow_head": 1}
 
 
 def test_a_body_that_stops_is_answered_with_408_and_its_reader_is_freed() -> None:
     with served() as server:
         assert told(server.says(POST % 1000 + b"x" * 999)) == (408, "request_timeout")
         poll(lambda: server.echo.n_cut_off == 1)
+        assert server.echo.ended == {"slow_body": 1}
 
 
 def test_a_body_that_trickles_does_not_last() -> None:
@@ -187,6 +192,7 @@ def test_whoever_has_no_request_makes_room_for_a_newcomer() -> None:
             client.sendall(POST % 2 + b"ok")
             assert rest(client).endswith(b"2")
         assert silent[0].recv(1) == b""
+        assert server.echo.ended == {"made_room": 9}
 
 
 def test_a_body_that_nobody_wants_keeps_no_newcomer_out() -> None:
@@ -207,3 +213,4 @@ def test_where_everybody_has_a_request_a_newcomer_is_told() -> None:
             busy.sendall(POST % 2 + b"o")
             poll(partial(server.echo.reads, n_reading))
         assert told(server.says()) == (503, "too_many_connections")
+        assert server.echo.ended["no_room"] == 1

@@ -13,6 +13,7 @@ Thread  the server's event loop, whose time counts.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -25,6 +26,9 @@ from liveedge.api.reply import dump
 MAX_LINE_BYTES = 8192  # of the WebSocket parser
 
 Part: TypeAlias = Literal["head", "body"]
+# Why connections were ended: no request came, it came too slowly, one without made room for a newcomer,
+# or a newcomer found no room.
+ENDS = ("silent", "slow_head", "slow_body", "made_room", "no_room")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +44,11 @@ class ConnectionLimits:
 class HttpProtocol(H11Protocol):
     """To be given to `uvicorn.Config(http=...)`, with its limits bound."""
 
-    def __init__(self, *, limits: ConnectionLimits, **of_uvicorn: Any) -> None:
+    def __init__(self, *, limits: ConnectionLimits, ended: Counter[str], **of_uvicorn: Any) -> None:
+        """`ended` counts, by `ENDS`, for all connections together."""
         super().__init__(**of_uvicorn)
         self._limits = limits
+        self._ended = ended
         self._part: Part | None = None  # that is awaited
         self._timer: asyncio.TimerHandle | None = None
         self._n_bytes = 0  # of the present step
@@ -52,6 +58,7 @@ class HttpProtocol(H11Protocol):
         super().connection_made(transport)
         self._free_since_s = self.loop.time()
         if len(self.connections) > self._limits.max_connections and not self._make_room():
+            self._ended["no_room"] += 1
             self._refuse(503, "too_many_connections", "the server has no free connection")
             return
         self._await("head")
@@ -137,8 +144,10 @@ class HttpProtocol(H11Protocol):
         if part == "body" and self.flow.read_paused:  # the delay is ours
             self._await("body")
         elif part == "head" and not self._has_begun:
+            self._ended["silent"] += 1
             self.transport.close()
         else:
+            self._ended[f"slow_{part}"] += 1
             limits = self._limits
             wanted = (
                 f"whole within {limits.head_s:g} s"
@@ -163,6 +172,7 @@ class HttpProtocol(H11Protocol):
         ]
         if not free:
             return False
+        self._ended["made_room"] += 1
         min(free, key=lambda one: one[0])[1].transport.close()
         return True
 

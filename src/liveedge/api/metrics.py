@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from liveedge.api.connection import ENDS
 from liveedge.core.machine import resident_bytes
 from liveedge.core.version import VERSION
 from liveedge.engine.interface import EngineStats
@@ -135,6 +136,7 @@ class MetricSources:
     windows: Windows
     budgets: Mapping[str, Budget]  # what each bounds
     publishing: Publishing
+    connections_ended: Mapping[str, int]  # by `connection.ENDS`
     planned: Sequence[Line]  # of the memory plan
     engine_pid: Callable[[], int | None]  # None: no process of its own, or none at this moment
     standby_pid: Callable[[], int | None] = lambda: None
@@ -150,6 +152,13 @@ def metrics_text(sources: MetricSources) -> str:
             *_windows(sources.windows),
             *_publishers(sources.publishing),
             *_budgets(sources.budgets),
+            _many(
+                "http_connections_ended_total",
+                "counter",
+                "Connections that were ended at a limit of time or number.",
+                "reason",
+                {reason: sources.connections_ended.get(reason, 0) for reason in ENDS},
+            ),
             _planned(sources.planned),
         ]
     )

@@ -119,7 +119,22 @@ class Assembler(ABC):
     def _take(self, view: memoryview, at: int, end: int) -> None:
         """Take in the payload of a packet; it is not empty."""
 
+    @abstractmethod
+    def _unit(self, view: memoryview, at: int, end: int) -> None:
+        """Take in a whole NAL unit."""
+
     # ── for the codecs ──
+
+    def _aggregate(self, view: memoryview, at: int, end: int) -> None:
+        """Units with their sizes before them, in one packet."""
+        while at + 2 < end:
+            size = view[at] << 8 | view[at + 1]
+            at += 2
+            if not 0 < size <= end - at:
+                self._refuse()
+                return
+            self._unit(view, at, at + size)
+            at += size
 
     def _begin(self, kind: int, second: int) -> None:
         """A unit of this kind begins; `second` is the byte behind its header."""
@@ -266,16 +281,6 @@ class H264Assembler(Assembler):
         self._parts.append(START_CODE)
         self._parts.append(view[at:end])
 
-    def _aggregate(self, view: memoryview, at: int, end: int) -> None:
-        while at + 2 < end:
-            size = view[at] << 8 | view[at + 1]
-            at += 2
-            if not 0 < size <= end - at:
-                self._refuse()
-                return
-            self._unit(view, at, at + size)
-            at += size
-
 
 class H265Assembler(Assembler):
     """Single units, AP and FU, in the order of decoding (`sprop-max-don-diff` 0)."""
@@ -319,16 +324,6 @@ class H265Assembler(Assembler):
         self._begin(view[at] >> 1 & 63, view[at + 2] if at + 2 < end else 0)
         self._parts.append(START_CODE)
         self._parts.append(view[at:end])
-
-    def _aggregate(self, view: memoryview, at: int, end: int) -> None:
-        while at + 2 < end:
-            size = view[at] << 8 | view[at + 1]
-            at += 2
-            if not 0 < size <= end - at:
-                self._refuse()
-                return
-            self._unit(view, at, at + size)
-            at += size
 
 
 ASSEMBLERS: dict[str, type[Assembler]] = {"H264": H264Assembler, "H265": H265Assembler}
