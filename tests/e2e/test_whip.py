@@ -21,7 +21,7 @@ import pytest
 
 from liveedge.client.http import Client, image_part
 from liveedge.demo.server import running_server
-from liveedge.demo.truth import Oracle
+from liveedge.demo.truth import CodeUnreadable, Oracle
 from liveedge.sim.questions import KINDS, score
 from liveedge.sim.render import Renderer
 from liveedge.sim.scene import Workcell
@@ -98,10 +98,15 @@ def test_what_the_command_publishes_is_answered_about(server, http, via, codec, 
         scores: dict[str, bool] = {}
         for kind in ("door", "lamp", "person", "display"):
             question = {"type": "text", "text": KINDS[kind].phrasings[0]}
-            answer = client.ask([image_part(stream_id, frame_index=-1), question], model=model)
-            truth = oracle.expected(kind, answer)
-            if truth is not None:
-                scores[kind] = score(kind, answer.text, truth)
+            for _ in range(5):
+                answer = client.ask([image_part(stream_id, frame_index=-1), question], model=model)
+                try:
+                    truth = oracle.expected(kind, answer)
+                except CodeUnreadable:  # VP8 at this rate blurs the code in one frame of thirty
+                    continue
+                if truth is not None:
+                    scores[kind] = score(kind, answer.text, truth)
+                break
         assert len(scores) >= 2
         assert all(scores.values()), scores
         command.process.send_signal(signal.SIGINT)
