@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cameras.footage import Footage, Footages, Shape
-from liveedge.api.auth import OPEN_TENANT
+from liveedge.api.auth import OPEN
 from liveedge.client.http import Client
 from liveedge.core.clock import SystemClock
 from liveedge.core.errors import FrameEvicted, StreamNotFound
@@ -288,7 +288,7 @@ class _Inside:
         return self._footages[folder](shape)
 
     def _store(self, stream_id: str) -> FrameStore:
-        return self._server.built.streams.own_store(OPEN_TENANT, stream_id)
+        return self._server.built.streams.own_store(OPEN.tenant, stream_id)
 
 
 @dataclass(slots=True)

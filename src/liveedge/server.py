@@ -185,7 +185,7 @@ def build_app(
     receiving = _Receiving(settings, clock, streams, secret=secret, sessions=sessions)
     publishing = Publishing(receiving.parts(), valid_s=LEASE_S)
     services = Services(
-        asker=Asker(
+        answers=Asker(
             clock=clock,
             models=models,
             streams=streams,

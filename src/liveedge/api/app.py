@@ -33,12 +33,12 @@ from liveedge.api.windows import WindowRoutes
 from liveedge.core.clock import Clock
 from liveedge.core.errors import LiveEdgeError
 from liveedge.core.version import VERSION
-from liveedge.service.ask import Asker
 from liveedge.service.limits import Budget
 from liveedge.service.models import ModelHost
 from liveedge.service.pictures import Pictures
 from liveedge.service.preview import Previews
 from liveedge.service.publishing import Publishing
+from liveedge.service.question import Answers
 from liveedge.service.streams import Streams
 from liveedge.service.windows import Windows
 
@@ -66,7 +66,7 @@ class ApiSettings:
 class Services:
     """What the routes call."""
 
-    asker: Asker
+    answers: Answers
     models: ModelHost
     streams: Streams
     windows: Windows
@@ -100,7 +100,7 @@ def create_app(
     gate = Gate(keys=keys, region=settings.region, is_regional=settings.is_regional)
     bodies = Bodies(max_bytes=settings.max_body_bytes, held=services.held_bytes)
     chat = ChatEndpoint(
-        asker=services.asker,
+        answers=services.answers,
         bodies=bodies,
         clock=clock,
         default_max_tokens=settings.default_max_tokens,
@@ -151,7 +151,7 @@ def _chat_router(gate: Gate, chat: ChatEndpoint) -> APIRouter:
     @router.post("/chat/completions")
     async def ask(request: Request) -> Response:
         """Ask a question about streams and pictures."""
-        return chat.response(tenant=gate.open_chat(request))
+        return chat.response(caller=gate.open_chat(request))
 
     return router
 
@@ -204,7 +204,7 @@ def _metrics_router(gate: Gate, sources: MetricSources, *, is_public: bool) -> A
     async def metrics(request: Request) -> Response:
         """Gauges and counters in the text format of Prometheus."""
         if not is_public:
-            gate.keys.tenant(request.headers.get("authorization"))
+            gate.keys.caller(request.headers.get("authorization"))
         return Response(metrics_text(sources), headers={"content-type": CONTENT_TYPE})
 
     return router

@@ -10,8 +10,9 @@ import hmac
 from collections.abc import Sequence
 
 from liveedge.core.errors import Unauthorized
+from liveedge.service.caller import Caller
 
-OPEN_TENANT = "open"
+OPEN = Caller(tenant="open", key_id="open")
 
 
 class Keys:
@@ -24,10 +25,10 @@ class Keys:
     def is_open(self) -> bool:
         return not self._digests
 
-    def tenant(self, authorization: str | None) -> str:
-        """The tenant behind an Authorization header. Raises Unauthorized."""
+    def caller(self, authorization: str | None) -> Caller:
+        """Who is behind an Authorization header. Raises Unauthorized."""
         if self.is_open:
-            return OPEN_TENANT
+            return OPEN
         if not authorization:
             raise Unauthorized("no key: send the header `Authorization: Bearer <key>`")
         scheme, _, key = authorization.partition(" ")
@@ -38,7 +39,7 @@ class Keys:
         # Compared one by one in constant time: how long it takes must not tell how near a guess is.
         if not any([hmac.compare_digest(digest, known) for known in self._digests]):  # noqa: C419  all of them, always
             raise Unauthorized("unknown key")
-        return digest[:16]
+        return Caller(tenant=digest[:16], key_id=digest[:16])
 
 
 def _digest(key: str) -> str:

@@ -24,6 +24,7 @@ from liveedge.api.encode import (
     end_chunk,
     role_chunk,
     text_chunk,
+    tool_call_chunk,
     usage_chunk,
 )
 from liveedge.api.errors import error_object
@@ -34,9 +35,10 @@ from liveedge.core.clock import Clock
 from liveedge.core.errors import LiveEdgeError
 from liveedge.engine.form.forms import ANY_OBJECT, AnswerForm, ChoiceForm, JsonForm, RegexForm
 from liveedge.engine.request import SamplingParams
-from liveedge.service.ask import Asker
+from liveedge.service.caller import Caller
 from liveedge.service.question import (
     AnswerEvent,
+    Answers,
     ChoiceEnd,
     Content,
     MediaContent,
@@ -44,6 +46,7 @@ from liveedge.service.question import (
     Role,
     TextContent,
     TextDelta,
+    ToolCallDelta,
     Turn,
     UnknownContent,
 )
@@ -63,25 +66,27 @@ class ChatEndpoint:
     """Answers questions over HTTP."""
 
     def __init__(
-        self, *, asker: Asker, bodies: Bodies, clock: Clock, default_max_tokens: int
+        self, *, answers: Answers, bodies: Bodies, clock: Clock, default_max_tokens: int
     ) -> None:
-        self._asker = asker
+        self._answers = answers
         self._bodies = bodies
         self._clock = clock
         self._default_max_tokens = default_max_tokens
 
-    def response(self, *, tenant: str) -> Response:
+    def response(self, *, caller: Caller) -> Response:
         """A response that does all the work when it is sent."""
-        return _ChatResponse(self, tenant)
+        return _ChatResponse(self, caller)
 
-    async def answer(self, request: Request, receive: Receive, send: Send, *, tenant: str) -> None:
+    async def answer(
+        self, request: Request, receive: Receive, send: Send, *, caller: Caller
+    ) -> None:
         """Read the body, ask, and send the answer. Raises what fails before the answer starts."""
         # The bytes stay counted until the end: uploads live on in the question.
-        async with self._bodies.read(request, owner=tenant) as data:
+        async with self._bodies.read(request, owner=caller.tenant) as data:
             body = parse(data, ChatBody)
             question = to_question(
                 body,
-                tenant=tenant,
+                tenant=caller.tenant,
                 request_id=request.state.request_id,
                 region=request.headers.get("x-overshoot-region"),
                 default_max_tokens=self._default_max_tokens,
@@ -91,7 +96,7 @@ class ChatEndpoint:
                 created_s=self._clock.wall_ms() // 1000,
                 model=body.model,
             )
-            events = self._asker.answer(question)
+            events = self._answers.answer(question)
             options = _options(body)
             gathered = Collector(head, n=options.n, logprobs=options.logprobs)
             async with DisconnectGuard(receive) as guard, aclosing(events):
@@ -127,14 +132,14 @@ async def _send_events(
 class _ChatResponse(Response):
     """Delays everything until the framework has left the stage."""
 
-    def __init__(self, endpoint: ChatEndpoint, tenant: str) -> None:
+    def __init__(self, endpoint: ChatEndpoint, caller: Caller) -> None:
         super().__init__()
         self._endpoint = endpoint
-        self._tenant = tenant
+        self._caller = caller
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        await self._endpoint.answer(request, receive, send, tenant=self._tenant)
+        await self._endpoint.answer(request, receive, send, caller=self._caller)
 
 
 class _Writer:
@@ -158,6 +163,8 @@ class _Writer:
             case TextDelta() if event.text or event.logprobs:
                 chunk = text_chunk(head, event, logprobs=self._options.logprobs)
                 await self._stream.send(sse_event(chunk))
+            case ToolCallDelta():
+                await self._stream.send(sse_event(tool_call_chunk(head, event)))
             case TextDelta():
                 pass  # a token without a visible character yet
 

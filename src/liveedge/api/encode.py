@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -10,7 +10,7 @@ from liveedge.engine.request import TokenLogprob
 from liveedge.frames.frame import Frame
 from liveedge.service.models import ModelEntry
 from liveedge.service.publishing import PublishView
-from liveedge.service.question import AnswerEvent, ChoiceEnd, Report, TextDelta
+from liveedge.service.question import AnswerEvent, ChoiceEnd, Report, TextDelta, ToolCallDelta
 from liveedge.service.view import StreamView
 
 
@@ -27,8 +27,20 @@ class Head:
 
 
 @dataclass(slots=True)
+class _Call:
+    id: str
+    name: str
+    arguments: list[str] = field(default_factory=list)
+
+    def shown(self) -> dict[str, Any]:
+        function = {"name": self.name, "arguments": "".join(self.arguments)}
+        return {"id": self.id, "type": "function", "function": function}
+
+
+@dataclass(slots=True)
 class _Choice:
     text: list[str] = field(default_factory=list)
+    calls: dict[int, _Call] = field(default_factory=dict)  # by index
     logprobs: list[TokenLogprob] = field(default_factory=list)
     end: ChoiceEnd | None = None
 
@@ -47,6 +59,9 @@ class Collector:
             case TextDelta():
                 choice.text.append(event.text)
                 choice.logprobs += event.logprobs
+            case ToolCallDelta():
+                call = choice.calls.setdefault(event.index, _Call(event.id or "", event.name or ""))
+                call.arguments.append(event.arguments)
             case ChoiceEnd():
                 choice.end = event
 
@@ -66,7 +81,7 @@ class Collector:
         assert choice.end is not None, "the engine ends every choice"
         return {
             "index": index,
-            "message": {"role": "assistant", "content": "".join(choice.text)},
+            "message": _message("".join(choice.text), choice.calls.values()),
             "finish_reason": choice.end.reason,
             "logprobs": logprobs_block(choice.logprobs) if self._logprobs else None,
         }
@@ -90,6 +105,16 @@ def text_chunk(head: Head, event: TextDelta, *, logprobs: bool) -> dict[str, Any
     """New text."""
     block = logprobs_block(event.logprobs) if logprobs else None
     return _chunk(head, event.choice, {"content": event.text}, logprobs=block)
+
+
+def tool_call_chunk(head: Head, event: ToolCallDelta) -> dict[str, Any]:
+    """A piece of a tool call; id, type and name come with its first one."""
+    function: dict[str, Any] = {"arguments": event.arguments}
+    call: dict[str, Any] = {"index": event.index, "function": function}
+    if event.name is not None:
+        function["name"] = event.name
+        call |= {"id": event.id, "type": "function"}
+    return _chunk(head, event.choice, {"tool_calls": [call]})
 
 
 def end_chunk(head: Head, event: ChoiceEnd) -> dict[str, Any]:
@@ -227,6 +252,14 @@ def pushed_frame(frame: Frame, *, sent_ms: int | None) -> dict[str, Any]:
         "height": frame.pixels.height,
         **offset,
     }
+
+
+def _message(text: str, calls: Iterable[_Call]) -> dict[str, Any]:
+    """Content is null where the answer is calls alone, as OpenAI has it."""
+    called = [call.shown() for call in calls]
+    if not called:
+        return {"role": "assistant", "content": text}
+    return {"role": "assistant", "content": text or None, "tool_calls": called}
 
 
 def _chunk(

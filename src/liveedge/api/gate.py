@@ -9,6 +9,7 @@ from starlette.requests import HTTPConnection
 from liveedge.api.auth import Keys
 from liveedge.api.context import mark
 from liveedge.core.errors import RegionMismatch, Unauthorized
+from liveedge.service.caller import Caller
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,19 +20,19 @@ class Gate:
     region: str
     is_regional: bool  # several regions: a request for another one is refused
 
-    def open_chat(self, request: HTTPConnection) -> str:
-        """The tenant of a chat request. Its region is checked later, in the order of checks."""
+    def open_chat(self, request: HTTPConnection) -> Caller:
+        """Who sends a chat request. Its region is checked later, in the order of checks."""
         mark(request.scope, face="chat", region=self.region)
-        return self.keys.tenant(request.headers.get("authorization"))
+        return self.keys.caller(request.headers.get("authorization"))
 
-    def open_stream(self, request: HTTPConnection) -> str:
-        """The tenant of a request about streams."""
+    def open_stream(self, request: HTTPConnection) -> Caller:
+        """Who sends a request about streams."""
         mark(request.scope, face="flat", region=self.region)
-        tenant = self.keys.tenant(request.headers.get("authorization"))
+        caller = self.keys.caller(request.headers.get("authorization"))
         asked = request.headers.get("x-overshoot-region")
         if self.is_regional and asked is not None and asked != self.region:
             raise RegionMismatch("this is another region", expected=self.region, requested=asked)
-        return tenant
+        return caller
 
     def open_publisher(self, request: HTTPConnection) -> str:
         """The publish token of a publisher; whether it is a good one is found out later."""

@@ -64,7 +64,7 @@ class StreamRoutes:
 
     async def create(self, request: Request) -> Response:
         """Create a stream. Without a source the client publishes with a LiveKit SDK."""
-        tenant = self.gate.open_stream(request)
+        tenant = self.gate.open_stream(request).tenant
         async with self.bodies.read(request, owner=tenant, max_bytes=MAX_STREAM_BODY_BYTES) as data:
             body = parse(data, StreamBody) if data.strip() not in (b"", b"null") else StreamBody()
         source = body.source or SourceBody(type=PUBLISHED_BY_SDK)
@@ -77,13 +77,13 @@ class StreamRoutes:
 
     async def list(self, request: Request) -> Response:
         """The streams of the key."""
-        tenant = self.gate.open_stream(request)
+        tenant = self.gate.open_stream(request).tenant
         views = self.streams.views(tenant)
         return json_reply({"object": "list", "data": [self._shown(tenant, view) for view in views]})
 
     async def look(self, request: Request, stream_id: str) -> Response:
         """Everything known about a stream."""
-        tenant = self.gate.open_stream(request)
+        tenant = self.gate.open_stream(request).tenant
         return json_reply(self._shown(tenant, self.streams.view(tenant, stream_id)))
 
     def _shown(self, tenant: str, view: StreamView) -> dict[str, Any]:
@@ -91,13 +91,13 @@ class StreamRoutes:
 
     async def delete(self, request: Request, stream_id: str) -> Response:
         """End a stream."""
-        self.streams.delete(self.gate.open_stream(request), stream_id)
+        self.streams.delete(self.gate.open_stream(request).tenant, stream_id)
         await self.streams.settled()
         return json_reply({"id": stream_id, "deleted": True})
 
     async def keepalive(self, request: Request, stream_id: str) -> Response:
         """Renew the lease of a stream."""
-        tenant = self.gate.open_stream(request)
+        tenant = self.gate.open_stream(request).tenant
         view = self.streams.keepalive(tenant, stream_id)
         await self.streams.settled()
         publish = await self.publishing.renewed(
@@ -107,7 +107,7 @@ class StreamRoutes:
 
     async def viewer_token(self, request: Request, stream_id: str) -> Response:
         """A token to watch a stream with a LiveKit SDK, where a LiveKit server is configured."""
-        tenant = self.gate.open_stream(request)
+        tenant = self.gate.open_stream(request).tenant
         self.streams.own_store(tenant, stream_id)  # an ended stream has no room
         source = self.streams.view(tenant, stream_id).source
         view = await self.publishing.viewed(stream_id, source.type)
@@ -124,7 +124,7 @@ class StreamRoutes:
     async def _picture(
         self, request: Request, stream_id: str, fmt: Literal["jpeg", "png"]
     ) -> Response:
-        tenant = self.gate.open_stream(request)
+        tenant = self.gate.open_stream(request).tenant
         async with DisconnectGuard(request.receive):
             picture = await self.pictures.encode(tenant, stream_id, request.url.query, fmt)
         headers = {
@@ -137,14 +137,14 @@ class StreamRoutes:
 
     async def preview(self, request: Request, stream_id: str) -> Response:
         """The newest frames as MJPEG, until the stream ends."""
-        tenant = self.gate.open_stream(request)
+        tenant = self.gate.open_stream(request).tenant
         fps = preview_fps(request.query_params.get("fps"))
         pictures = self.previews.pictures(tenant, stream_id, fps=fps)
         return MjpegResponse(pictures, self.previews.open)
 
     async def push(self, request: Request, stream_id: str) -> Response:
         """Push one encoded picture into a stream of type push."""
-        tenant = self.gate.open_stream(request)
+        tenant = self.gate.open_stream(request).tenant
         captured_at_ms = _captured_at_ms(request.headers, now_ms=self.clock.wall_ms())
         async with self.bodies.read(request, owner=tenant) as data:
             frame = await self.streams.push(tenant, stream_id, data, captured_at_ms=captured_at_ms)

@@ -5,9 +5,9 @@ Nothing here knows HTTP, the model or a stream.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 from liveedge.engine.form.forms import AnswerForm
 from liveedge.engine.request import SamplingParams, TokenLogprob
@@ -50,6 +50,20 @@ class Turn:
     role: Role
     content: tuple[Content, ...]
     tool_calls: tuple[Mapping[str, Any], ...] = ()
+    tool_call_id: str | None = None  # of role tool: which call this is the result of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """What the model may call, as OpenAI's `tools`, `tool_choice` and `parallel_tool_calls`."""
+
+    offered: tuple[Mapping[str, Any], ...] = ()  # each {"type": "function", "function": {...}}
+    choice: Literal["auto", "none", "required"] = "auto"
+    only: str | None = None  # the one function that has to be called; `choice` is then "required"
+    parallel: bool = True  # several calls in one answer
+
+
+NO_TOOLS = Tools()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +77,7 @@ class Question:
     sampling: SamplingParams
     n: int = 1
     form: AnswerForm | None = None  # hold the answer to it
+    tools: Tools = NO_TOOLS
     unsupported: tuple[str, ...] = ()  # fields that were set, matter, and cannot be honoured yet
     thread_id: str | None = None
     timeout_ms: int | None = None
@@ -123,12 +138,32 @@ class TextDelta:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCallDelta:
+    """A piece of a tool call. The first one of a call carries its id and its name."""
+
+    choice: int
+    index: int  # of the call within its choice, from 0
+    id: str | None = None
+    name: str | None = None
+    arguments: str = ""  # a piece of JSON text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceEnd:
     """A choice is complete; the report is of this choice."""
 
     choice: int
-    reason: Literal["stop", "length"]
+    reason: Literal["stop", "length", "tool_calls", "content_filter"]
     report: Report
 
 
-AnswerEvent: TypeAlias = TextDelta | ChoiceEnd
+AnswerEvent: TypeAlias = TextDelta | ToolCallDelta | ChoiceEnd
+
+
+class Answers(Protocol):
+    """Whatever answers questions: our own model, somebody else's, or a choice between them."""
+
+    def answer(self, question: Question) -> AsyncGenerator[AnswerEvent, None]:
+        """Each choice as it comes, and each choice's end; raises a LiveEdgeError where there is
+        none. Hold it with `aclosing`: leaving early ends the work."""
+        ...
