@@ -20,8 +20,9 @@ import resource
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -32,7 +33,8 @@ STAMP = b"STAMP---STAMP---STAM"  # the same in base64: 15 bytes of a picture
 CODE = b'"code":"'
 REFUSED_PAUSE_S = 0.02  # of a closed loop, so that it does not spin
 LAST_ANSWERS_S = 60.0  # may take so long after the last arrival
-EVENTS_SAY_MORE = 4096  # bytes of an answer that are kept to find an error in
+KEPT_BYTES = 2048  # of the beginning of an answer, to find an error in, and of its end
+TIMINGS = b'"timings_ms":'
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,8 @@ class Row:
     status: int = 0  # 0: no answer at all
     code: str = ""
     retry_after: str | None = None
+    timings_ms: Mapping[str, float] = field(default_factory=dict)  # as the server tells them
+    tail: bytes = b""  # of the answer, where they are
 
 
 class Connection(asyncio.Protocol):
@@ -126,9 +130,9 @@ class Connection(asyncio.Protocol):
             self._read_head(head.lower(), row)
         if not row.first_ms and FIRST_WORDS in data.replace(NOTHING_SAID, b""):
             row.first_ms = (time.perf_counter() - self._sent_s) * 1000
-        if len(self._said) < EVENTS_SAY_MORE:
+        if len(self._said) < KEPT_BYTES:
             self._said += data
-        self._tail = (self._tail + data)[-7:]
+        self._tail = (self._tail + data)[-KEPT_BYTES:]
         if self._missing is not None:
             self._missing -= len(data)
         if self._is_complete():
@@ -146,7 +150,7 @@ class Connection(asyncio.Protocol):
     def _is_complete(self) -> bool:
         if self._missing is not None:
             return self._missing <= 0
-        return self._tail == b"\r\n0\r\n\r\n" or self._tail == b"0\r\n\r\n"
+        return self._tail.endswith(b"\r\n0\r\n\r\n") or self._tail == b"0\r\n\r\n"
 
     def _end(self, failure: str) -> None:
         row, done, self._row, self._done = self._row, self._done, None, None
@@ -160,6 +164,8 @@ class Connection(asyncio.Protocol):
         elif row.status != 200 or b'"error"' in said:
             _, _, rest = said.partition(CODE)
             row.code = rest.partition(b'"')[0].decode() or "unknown"
+        else:
+            row.tail = self._tail
         done(row)
 
 
@@ -233,15 +239,17 @@ class Load:
             if client.held_until_s > time.perf_counter():
                 self.n_held_back += 1
             else:
-                self._ask(client, due_s=due_s, done=lambda row, c=client: self._told(c, row))
+                self._ask(client, due_s=due_s, done=partial(self._told, client))
         limit_s = time.perf_counter() + LAST_ANSWERS_S
-        while self.n_open and time.perf_counter() < limit_s:
+        while self.n_open and time.perf_counter() < limit_s:  # noqa: ASYNC110  seldom, and once
             await asyncio.sleep(0.02)
 
     def _schedule(self, clients: Sequence[Client], per_s: float) -> Iterator[tuple[float, Client]]:
         """Independent Poisson arrivals of each client are Poisson arrivals of clients by chance."""
         due_s = self._began_s
-        while (due_s := due_s + self._chance.expovariate(per_s)) < self._began_s + self._job.seconds:
+        while (
+            due_s := due_s + self._chance.expovariate(per_s)
+        ) < self._began_s + self._job.seconds:
             yield due_s, self._chance.choice(clients)
 
     def _told(self, client: Client, row: Row) -> None:
@@ -253,12 +261,14 @@ class Load:
             return
         if client.held_until_s < due_s:
             client.held_until_s = due_s
-            self._loop.call_at(self._loop.time() + float(row.retry_after), self._again, client, due_s)
+            self._loop.call_at(
+                self._loop.time() + float(row.retry_after), self._again, client, due_s
+            )
 
     def _again(self, client: Client, due_s: float) -> None:
         """What was refused, at the time that was named."""
         if client.held_until_s <= due_s:
-            self._ask(client, due_s=due_s, done=lambda row: self._told(client, row))
+            self._ask(client, due_s=due_s, done=partial(self._told, client))
 
     # both
 
@@ -370,7 +380,7 @@ def main() -> None:
     load = asyncio.run(run())
     spent = resource.getrusage(resource.RUSAGE_SELF)
     for row in load.rows:
-        print(json.dumps(asdict(row)))
+        print(json.dumps(_written(row)))
     own = {
         "cpu_share": (spent.ru_utime + spent.ru_stime) / (time.perf_counter() - begun_s),
         "unanswered": load.n_open,
@@ -378,6 +388,13 @@ def main() -> None:
         "most_connections": load.most_connections,
     }
     print(json.dumps(own))
+
+
+def _written(row: Row) -> dict[str, Any]:
+    """Read the timings now that nothing is measured any more."""
+    _, found, rest = row.tail.partition(TIMINGS)
+    timings = json.loads(rest.partition(b"}")[0] + b"}") if found else {}
+    return {**asdict(row), "tail": "", "timings_ms": timings}
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ frame, about an uploaded picture (never the same one), about nothing but text. I
 
 calm      two clients that ask, wait for the answer and rest: the server has time for every question.
           Once before and once after the load; its p95 is the yardstick
-capacity  closed loops of 4 to 32 clients: the highest rate of answers
+capacity  closed loops of 4 to 32 clients: the highest rate of answers. On a server of its own, that
+          refuses nobody for the time it would wait
 overload  200 clients, each with a connection of its own, whose questions come at times drawn before
           (Poisson), all together at `--times` (2) the capacity, whether or not earlier ones are
           answered. They hammer: what is refused changes nothing. With `--polite` a client waits as
@@ -33,11 +34,11 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,8 @@ MAX_RATIO = 1.5
 MIN_GOODPUT = 0.9
 LATE_P99_MS = 20.0  # of the generator
 LATE_CPU = 0.5  # of one processor
-SETTLE_S = 2.0  # after the load, before residue is looked for
+SETTLE_S = 10.0  # until then everything that was held has to be given back
+UNBOUNDED = "--max-queue-ms=600000"  # whoever comes is taken, however long it waits
 SIDES = ("window", "newest", "picture", "text")
 WEIGHTS = {"window": 0.3, "newest": 0.3, "picture": 0.15, "text": 0.25}
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -117,6 +119,17 @@ class Looks:
     waiting: list[float] = field(default_factory=list)
     running: list[float] = field(default_factory=list)
     questions: list[float] = field(default_factory=list)
+    wait_ms: list[float] = field(default_factory=list)  # forecast of a newcomer's wait
+    bound_ms: list[float] = field(default_factory=list)  # what it may be
+
+    def series(self) -> Mapping[str, Sequence[float]]:
+        return {
+            "questions in progress": self.questions,
+            "with a session": self.running,
+            "waiting for one": self.waiting,
+            "forecast wait ms": self.wait_ms,
+            "its bound ms": self.bound_ms,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,16 +190,27 @@ class Bench:
         )
 
     def look(self) -> dict[str, float]:
-        return gauges(self.client._http.get("/metrics").text)
+        return seen_at(self.server.url)
 
     def residue(self) -> dict[str, float]:
-        """What the server still holds although nobody asks."""
-        held = {name: value for name, value in self.look().items() if IDLE.fullmatch(name)}
-        return {name: value for name, value in held.items() if value}
+        """What the server still holds when nobody asks any more and the cameras are gone."""
+        for stream in self.streams:
+            self.client.delete_stream(stream)
+        held: dict[str, float] = {}
+        limit_s = time.monotonic() + SETTLE_S
+        while time.monotonic() < limit_s:
+            held = {n: value for n, value in self.look().items() if value and IDLE.fullmatch(n)}
+            if not held:
+                break
+            time.sleep(0.1)
+        return held
 
     def control(self) -> bool:
-        part = {"type": "image_url", "image_url": {"url": reference(self.streams[0], {"frame_index": -1})}}
-        content = [part, {"type": "text", "text": KINDS["door"].phrasings[0]}]
+        part = {
+            "type": "image_url",
+            "image_url": {"url": reference(self.streams[0], {"frame_index": -1})},
+        }
+        content: list[dict[str, Any]] = [part, {"type": "text", "text": KINDS["door"].phrasings[0]}]
         try:
             model = self.client.models()[0]["id"]
             answer = self.client.ask(content, model=model, max_tokens=8)
@@ -200,15 +224,33 @@ class Bench:
 def main() -> int:
     options = parse()
     announce()
+    if options.quick:
+        with started(options) as bench:
+            return measure(bench, capacity_of(bench))
+    # What can be answered at all is found where nobody is refused for the time it would wait.
+    with started(options, UNBOUNDED) as bench:
+        closed = capacity_of(bench)
+    with started(options) as bench:
+        return measure(bench, closed)
+
+
+def capacity_of(bench: Bench) -> list[Phase]:
+    bench.phase("beginning", clients=4, seconds=bench.options.warm_seconds)
+    return [bench.closed(clients) for clients in bench.options.at_once]
+
+
+@contextmanager
+def started(options: argparse.Namespace, *flags: str) -> Iterator[Bench]:
+    """A server with its cameras."""
     clock = SystemClock()
-    flags = ["--retention-s=50", *options.flag]
+    flags = ("--retention-s=50", *options.flag, *flags)
     with (
         running_server(model=options.model, port=None, clock=clock, flags=flags) as server,
         Client(server.url, clock=clock) as client,
     ):
         streams = open_streams(client, options)
         model = client.models()[0]["id"]
-        bench = Bench(
+        yield Bench(
             server=server,
             engine_pid=max(descendants(server.pid), key=rss_mb),
             client=client,
@@ -216,7 +258,6 @@ def main() -> int:
             kinds=question_kinds(model, streams),
             options=options,
         )
-        return measure(bench)
 
 
 def parse() -> argparse.Namespace:
@@ -230,13 +271,21 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--fps", type=float, default=5.0, help="of each camera")
     parser.add_argument("--calm-seconds", type=float, default=20.0)
     parser.add_argument("--capacity-seconds", type=float, default=8.0, help="of each closed loop")
+    parser.add_argument(
+        "--warm-seconds", type=float, default=4.0, help="before anything is counted"
+    )
     parser.add_argument("--at-once", type=int, nargs="+", default=[4, 8, 16, 32])
-    parser.add_argument("--flag", action="append", default=[], help="of the server, as --flag=--queue=9")
+    parser.add_argument(
+        "--flag", action="append", default=[], help="of the server, as --flag=--queue=9"
+    )
+    parser.add_argument(
+        "--rows", type=Path, help="file for every request of the load, as JSON lines"
+    )
     parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
     options = parser.parse_args()
     if options.quick:
         options.seconds, options.calm_seconds, options.capacity_seconds = 2.0, 0.6, 0.6
-        options.at_once, options.streams = [4], 1
+        options.at_once, options.streams, options.warm_seconds = [4], 1, 0.5
     return options
 
 
@@ -255,7 +304,11 @@ def question_kinds(model: str, streams: Sequence[str]) -> list[Kind]:
     """Every way to ask, half of them streamed, with the weights of the mix."""
     kinds = []
     for name in SIDES:
-        contents = [_content(name, stream) for stream in streams] if name in ("window", "newest") else [_content(name, "")]
+        contents = (
+            [_content(name, stream) for stream in streams]
+            if name in ("window", "newest")
+            else [_content(name, "")]
+        )
         for content in contents:
             for streamed in (True, False):
                 body = {
@@ -266,7 +319,9 @@ def question_kinds(model: str, streams: Sequence[str]) -> list[Kind]:
                     "stream": streamed,
                 }
                 weight = WEIGHTS[name] / len(contents) / 2
-                kinds.append(Kind(f"{name} {'sse' if streamed else 'json'}", weight, json.dumps(body)))
+                kinds.append(
+                    Kind(f"{name} {'sse' if streamed else 'json'}", weight, json.dumps(body))
+                )
     return kinds
 
 
@@ -298,18 +353,16 @@ def stamped_picture() -> str:
     return f"data:image/jpeg;base64,{STAMP.decode()}{rest}"
 
 
-def measure(bench: Bench) -> int:
+def measure(bench: Bench, closed: Sequence[Phase]) -> int:
     options = bench.options
-    bench.phase("beginning", clients=4, seconds=min(4.0, 2 * options.calm_seconds))
+    bench.phase("beginning", clients=4, seconds=options.warm_seconds)
     calm = [bench.calm("calm, before")]
-    closed = [bench.closed(clients) for clients in options.at_once]
     capacity = max(phase.per_s for phase in closed)
     with watching(bench) as looks:
         load = bench.overload(options.times * capacity)
     alive = bench.control()
-    time.sleep(min(SETTLE_S, options.seconds))
-    residue = bench.residue()
     calm.append(bench.calm("calm, after"))
+    residue = bench.residue()
     return tell(bench, calm, closed, load, looks, residue=residue, alive=alive)
 
 
@@ -332,14 +385,21 @@ def _watch(bench: Bench, looks: Looks, stopping: threading.Event) -> None:
             now_s = time.monotonic() - began_s
             looks.rss_mb["server"].append((now_s, rss_mb(bench.server.pid)))
             looks.rss_mb["engine"].append((now_s, rss_mb(bench.engine_pid)))
-            seen = gauges(client._http.get("/metrics").text)
+            seen = seen_at(bench.server.url)
             looks.waiting.append(seen["liveedge_num_requests_waiting"])
             looks.running.append(seen["liveedge_num_requests_running"])
             looks.questions.append(seen['liveedge_budget_used{of="questions"}'])
+            looks.wait_ms.append(seen['liveedge_budget_used{of="queueing_ms"}'])
+            looks.bound_ms.append(seen['liveedge_budget_capacity{of="queueing_ms"}'])
             if time.monotonic() - kept_s > KEEP_ALIVE_S:
                 kept_s = time.monotonic()
                 for stream in bench.streams:
                     client.keep_alive(stream)
+
+
+def seen_at(url: str) -> dict[str, float]:
+    with urllib.request.urlopen(f"{url}/metrics") as answer:
+        return gauges(answer.read().decode())
 
 
 def rss_mb(pid: int) -> float:
@@ -364,19 +424,43 @@ def tell(
     alive: bool,
 ) -> int:
     unloaded = merged(calm)
-    columns = ("phase", "asked/s", "answered/s", "p50 ms", "p95", "p99", "first p50", "p95", "cpu server", "engine", "clients")
+    columns = (
+        "phase",
+        "asked/s",
+        "answered/s",
+        "p50 ms",
+        "p95",
+        "p99",
+        "first p50",
+        "p95",
+        "cpu server",
+        "engine",
+        "clients",
+    )
     table(columns, [row_of(phase) for phase in (*calm, *closed, load)])
     table(
         ("kind", "share calm", "share admitted", "p50 calm", "p95 calm", "p50", "p95", "p95 ratio"),
         [kind_row(kind, unloaded, load) for kind in SIDES],
     )
     counted = Counter((row.status, row.code) for row in load.rows)
-    table(("status", "code", "requests"), [(str(s), c or "-", n) for (s, c), n in counted.most_common()])
+    table(
+        ("status", "code", "requests"),
+        [(str(s), c or "-", n) for (s, c), n in counted.most_common()],
+    )
     memory = {name: trend(points) for name, points in looks.rss_mb.items()}
     table(
         ("resident", "at first MB", "at last", "MB/min", "noise", ""),
-        [(name, t.first, t.last, t.per_min, t.noise, "flat" if t.is_flat else "RISES") for name, t in memory.items()],
+        [
+            (name, t.first, t.last, t.per_min, t.noise, "flat" if t.is_flat else "RISES")
+            for name, t in memory.items()
+        ],
     )
+    table(
+        ("at each second", "p50", "p95", "max"),
+        [(name, *spread(values)) for name, values in looks.series().items()],
+    )
+    if bench.options.rows:
+        bench.options.rows.write_text("".join(f"{json.dumps(asdict(row))}\n" for row in load.rows))
     figures = figures_of(unloaded, closed, load, looks, memory)
     figures |= {"alive": alive, "residue": sum(residue.values())}
     if residue:
@@ -386,6 +470,10 @@ def tell(
     print("VERDICT ", invalid or ("; ".join(broken) if broken else "kept"), flush=True)
     finish(figures | {"valid": not invalid, "kept": not broken and not invalid})
     return 1 if broken else 0
+
+
+def spread(values: Sequence[float]) -> Sequence[float]:
+    return [percentile(values, percent) for percent in (50, 95, 100)]
 
 
 def merged(phases: Sequence[Phase]) -> Phase:

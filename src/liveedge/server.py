@@ -56,6 +56,7 @@ from liveedge.service.models import ModelHost
 from liveedge.service.pictures import Pictures
 from liveedge.service.preview import Previews
 from liveedge.service.publishing import Publishing, PublishParts
+from liveedge.service.queueing import Queueing
 from liveedge.service.registry import Registry
 from liveedge.service.sources import Pipelines, SourcePolicy
 from liveedge.service.state_dir import StateDir
@@ -73,6 +74,7 @@ DRAIN_S = 10.0  # how long answers may go on after a signal to stop
 LAST_WORDS_S = 2  # after that, to tell their clients; connections that take longer are dropped
 MEDIA_THREADS = 2
 PROMPT_THREADS = 2
+BURST_SESSIONS = 2  # times the sessions: so many questions are taken at once after a quiet time
 SCHEMA_THREADS = 10  # more than the engine lets wait: one is free for a schema it knows already
 LONG_PROMPT_THREADS = 1  # apart from those: texts of many pages wait for each other alone
 # Otherwise the tokenizer makes a pool of its own, with a thread per core, to count one text.
@@ -133,6 +135,7 @@ def build_app(
         schemas=Workers("schemas", n_threads=SCHEMA_THREADS),
         uploads=Workers("uploads", n_threads=MEDIA_THREADS),
         in_progress=Budget(settings.max_requests, what="questions"),
+        queueing=_queueing(settings, clock),
         decoded_bytes=Budget(memory.decoded_bytes, what="bytes of decoded uploads"),
     )
     local = _LocalEngine(folder, asked, settings, clock, nursery)
@@ -210,6 +213,7 @@ def build_app(
             windows=windows,
             budgets={
                 "questions": questions.in_progress,
+                "queueing_ms": questions.queueing,
                 "request_body_bytes": held_bytes,
                 "publisher_body_bytes": publisher_bytes,
                 "decoded_upload_bytes": questions.decoded_bytes,
@@ -765,6 +769,13 @@ def _registry(settings: Settings, clock: Clock) -> Registry | None:
     except SettingsInvalid:
         folder.close()
         raise
+
+
+def _queueing(settings: Settings, clock: Clock) -> Queueing:
+    max_wait_s = None if settings.max_queue_ms is None else settings.max_queue_ms / 1000
+    return Queueing(
+        clock=clock, burst=BURST_SESSIONS * settings.max_sessions, max_wait_s=max_wait_s
+    )
 
 
 def _window_limits(settings: Settings) -> WindowLimits:

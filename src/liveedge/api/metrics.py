@@ -17,7 +17,7 @@ from liveedge.core.machine import resident_bytes
 from liveedge.core.version import VERSION
 from liveedge.engine.interface import EngineStats
 from liveedge.engine.memory.plan import Line
-from liveedge.service.limits import Budget
+from liveedge.service.limits import Bounded
 from liveedge.service.models import ModelHost
 from liveedge.service.publishing import Publishing
 from liveedge.service.streams import Streams
@@ -134,7 +134,7 @@ class MetricSources:
     models: ModelHost
     streams: Streams
     windows: Windows
-    budgets: Mapping[str, Budget]  # what each bounds
+    budgets: Mapping[str, Bounded]  # what each bounds
     publishing: Publishing
     connections_ended: Mapping[str, int]  # by `connection.ENDS`
     planned: Sequence[Line]  # of the memory plan
@@ -311,12 +311,12 @@ _DROPPED = (
 )
 
 
-def _budgets(budgets: Mapping[str, Budget]) -> Iterator[Metric]:
+def _budgets(budgets: Mapping[str, Bounded]) -> Iterator[Metric]:
     for name, kind, help_, read in _BUDGET_METRICS:
         yield _many(name, kind, help_, "of", {of: read(one) for of, one in budgets.items()})
 
 
-_BUDGET_METRICS: tuple[tuple[str, Kind, str, Callable[[Budget], int]], ...] = (
+_BUDGET_METRICS: tuple[tuple[str, Kind, str, Callable[[Bounded], int]], ...] = (
     ("budget_used", "gauge", "What is in use of each budget: requests or bytes.", lambda b: b.used),
     ("budget_capacity", "gauge", "The bound of each budget.", lambda b: b.capacity),
     (
