@@ -11,7 +11,7 @@ from tests.serving import Serving, serving, until
 
 SESSIONS = 2
 BURST = 2 * SESSIONS
-OVERLOAD = 4 * SESSIONS  # questions of a second each, all at once
+OVERLOAD = 6 * SESSIONS  # questions of a second each, all at once
 
 
 async def teach(server: Serving) -> None:

@@ -49,7 +49,7 @@ def enter(line: Line, *, now_s: float, priority: Priority = "interactive") -> Pl
 
 def overload(line: Line) -> None:
     """So many come at once that the last seconds had more work than time; nobody stays."""
-    for _ in range(2 * BURST + 4):
+    for _ in range(3 * BURST):
         if (place := enter(line, now_s=0)) is not None:
             line.leave(place, now_s=0)
     assert line.is_overloaded
@@ -118,6 +118,16 @@ def test_whoever_is_refused_counts_as_offered_and_an_overload_is_over_when_less_
     assert line.is_overloaded
     line.wait_s("interactive", now_s=50 + line.seen_s)
     assert not line.is_overloaded
+
+
+def test_clients_that_wait_for_their_answers_are_no_overload():
+    line = learned()
+    at_work = [line.enter(TEXT, "interactive", now_s=0) for _ in range(BURST)]
+    for second in range(1, 60):
+        line.began(at_work.pop(0), now_s=second)
+        at_work.append(line.enter(TEXT, "interactive", now_s=second))
+    assert not line.is_overloaded
+    assert line.refused == 0
 
 
 def test_a_burst_of_slow_questions_is_no_overload():
