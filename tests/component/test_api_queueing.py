@@ -77,7 +77,7 @@ async def test_under_overload_batch_questions_are_refused_first_and_both_are_tak
         assert (await server.ask(priority="batch")).status_code == 429
         second = asyncio.ensure_future(server.ask())
         await until(lambda: server.engine.stats().running == 2)
-        assert (await server.ask()).status_code == 429
+        assert (await server.ask()).status_code == 429  # 1.6 s are before it
         server.engine.release("prefill")
         assert [(await one).status_code for one in (first, second)] == [200, 200]
 
