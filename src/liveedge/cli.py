@@ -21,6 +21,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
+from liveedge.cli_keys import add_keys
 from liveedge.client.http import Answer, Client, Refused, image_part, video_part
 from liveedge.core.clock import SystemClock
 from liveedge.core.errors import LiveEdgeError, SettingsInvalid
@@ -50,6 +51,7 @@ METAVARS = {
     "ice_servers": "URL",
     "livekit": "JSON",
     "state_dir": "FOLDER",
+    "keys_file": "FILE",
 }
 ALONE = {"verify_warm": "0.05"}  # what a flag without its value means
 WRITTEN_AS_JSON = frozenset({"livekit"})
@@ -157,6 +159,9 @@ def build_parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     )
     _add_demo(demo)
     _add_sim(commands.add_parser("sim", help="the simulated camera by itself"))
+
+    keys = commands.add_parser("keys", help="make, list and revoke the keys of a server")
+    add_keys(_subcommands(keys))
 
     version = commands.add_parser("version", help="print the version")
     version.set_defaults(command=_version)
