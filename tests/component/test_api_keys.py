@@ -1,6 +1,7 @@
 """Keys over HTTP: rates, limits, ends, and what two keys see of each other."""
 
 import asyncio
+import json
 import logging
 
 import pytest
@@ -101,7 +102,9 @@ async def test_a_key_that_asks_as_hard_as_it_can_leaves_room_for_another():
 
         def ask(headers, **options):
             return asyncio.ensure_future(
-                server.client.post("/v1/chat/completions", json=chat_body(**options), headers=headers)
+                server.client.post(
+                    "/v1/chat/completions", json=chat_body(**options), headers=headers
+                )
             )
 
         alices = [ask(ALICE) for _ in range(2)]
@@ -136,7 +139,7 @@ async def test_one_key_alone_may_take_everything():
 async def test_a_stream_has_so_many_questions_and_says_nothing_of_those_of_others():
     async with serving(api_key=("alice", "bob"), max_requests_per_stream=1) as server:
         stream_id = await server.new_stream(**ALICE)
-        await server.push(stream_id, **ALICE)
+        await server.push(stream_id, None, **ALICE)
         about = chat_body(image(f"ovs://streams/{stream_id}?frame_index=-1"))
         server.engine.hold("decode")
         first = asyncio.ensure_future(
@@ -155,8 +158,7 @@ async def test_a_stream_has_so_many_questions_and_says_nothing_of_those_of_other
 
 async def test_answers_parts_and_streams_have_their_limits(path):
     key = new_key(path, allowance=Allowance(max_streams=1))
-    settings = {"max_output_tokens": 2, "max_parts": 2}
-    async with serving(keys_file=path, **settings) as server:
+    async with serving(keys_file=path, max_output_tokens=2, max_parts=2) as server:
         server.client.headers.update(key)
         server.engine.answer = "one two three four"
         body = (await server.ask(max_tokens=100)).json()
@@ -186,11 +188,11 @@ async def test_what_a_revoked_key_has_in_progress_ends_and_nothing_more_begins(p
     async with serving(keys_file=path) as server:
         server.client.headers.update(key)
         stream_id = await server.filled_stream(2)
-        app, body = server.built.app, chat_body(stream=True)
+        app = server.built.app
         look = Exchange(app, f"/streams/{stream_id}/preview.mjpeg", b"", dict(key), method="GET")
-        server.engine.hold("decode")
-        asking = Exchange(app, "/v1/chat/completions", str(body).encode(), dict(key))
-        asking.body = server.client.build_request("POST", "/", json=body).content
+        server.engine.hold("prefill")
+        body = json.dumps(chat_body()).encode()
+        asking = Exchange(app, "/v1/chat/completions", body, dict(key))
         pushing = Call(app, f"/streams/{stream_id}/frames", headers=key)
         async with look, asking:
             await look.until(lambda e: b"X-Frame-Index: 1" in e.received)
@@ -202,9 +204,10 @@ async def test_what_a_revoked_key_has_in_progress_ends_and_nothing_more_begins(p
             await asyncio.wait_for(pushing.task, 20)
         assert look.status == 200
         assert asking.status == 401
+        assert json.loads(asking.received)["error"]["code"] == "unauthorized"
         assert pushing.closed is not None
         assert server.built.answers.n_places == 0
-        server.engine.release("decode")
+        server.engine.release("prefill")
         refused = await server.ask()
         assert names(refused) == (401, "unauthorized")
         assert "revoked" in refused.json()["detail"]
@@ -216,17 +219,16 @@ async def test_what_a_revoked_key_has_in_progress_ends_and_nothing_more_begins(p
 async def test_an_event_stream_of_a_key_that_expires_ends_with_an_error(path):
     key = new_key(path, expires_at_ms=NOW_MS + 5000)
     async with serving(keys_file=path) as server:
-        server.engine.answer = "one two"
         server.engine.hold("decode")
-        body = server.client.build_request("POST", "/", json=chat_body(stream=True)).content
+        body = json.dumps(chat_body(stream=True)).encode()
         async with Exchange(server.built.app, "/v1/chat/completions", body, dict(key)) as exchange:
-            server.engine.release("decode")
-            exchange.may_send.clear()
             await exchange.until(lambda e: e.has_begun)
-            exchange.may_send.set()
+            server.clock.move(5)
             await exchange.ended()
-        assert sse_events(exchange.received.decode())[-1] == "[DONE]"
-        server.clock.move(5)
+        last = sse_events(exchange.received.decode())[-1]
+        assert last["error"]["code"] == "unauthorized"
+        assert server.built.answers.n_places == 0
+        server.engine.release("decode")
         answer = await server.client.get("/streams", headers=key)
         assert names(answer) == (401, "unauthorized")
         assert "expired" in answer.json()["detail"]
@@ -313,20 +315,20 @@ REQUESTS = [
 ]
 
 
-@pytest.mark.parametrize(("method", "rest", "content"), REQUESTS)
-async def test_someone_elses_stream_is_exactly_like_none(two, method, rest, content):
+async def test_someone_elses_stream_is_exactly_like_none(two):
     none = "0" * 8 + two.filled[8:]
-    seen = []
-    for stream_id in (two.filled, none):
-        answer = await two.client.request(
-            method,
-            f"/v1beta/streams/{stream_id}{rest}",
-            content=content,
-            headers=BOB | {"x-request-id": "same"},
-        )
-        seen.append((answer.status_code, answer.text.replace(stream_id, "ID"), answer.headers))
-    assert seen[0] == seen[1]
-    assert seen[0][0] == 404
+    for method, rest, content in REQUESTS:
+        seen = []
+        for stream_id in (two.filled, none):
+            answer = await two.client.request(
+                method,
+                f"/v1beta/streams/{stream_id}{rest}",
+                content=content,
+                headers=BOB | {"x-request-id": "same"},
+            )
+            seen.append((answer.status_code, answer.text.replace(stream_id, "ID"), answer.headers))
+        assert seen[0] == seen[1], (method, rest)
+        assert seen[0][0] == 404, (method, rest)
     assert (await two.client.get(f"/streams/{two.filled}")).json()["state"] == "active"
 
 
@@ -377,17 +379,15 @@ async def reused(server, headers, *parts):
     return cached, told["liveedge"]["tokens"]["reused"], warm
 
 
-async def test_what_one_key_has_asked_is_cached_for_itself_and_for_nobody_else(two):
-    upload = image(data_url(picture((1, 2, 3))))
-    for parts in ((), (upload,)):
-        assert (await reused(two, ALICE, *parts))[0] == 0 or parts
-        cached, tokens, warm = await reused(two, ALICE, *parts)
-        assert (cached > 0, tokens > 0, warm) == (True, True, bool(parts))
-        loaded = len(two.engine.loaded)
-        assert await reused(two, BOB, *parts) == (0, 0, False)
-        # The picture was loaded and encoded again: nothing came from the cache.
-        assert len(two.engine.loaded) - loaded == len(parts)
-        two.engine._residents.clear()  # so that texts alone begin anew
+@pytest.mark.parametrize("parts", [(), (image(data_url(picture((1, 2, 3)))),)])
+async def test_what_one_key_has_asked_is_cached_for_itself_and_for_nobody_else(two, parts):
+    await reused(two, ALICE, *parts)
+    cached, tokens, warm = await reused(two, ALICE, *parts)
+    assert (cached > 0, tokens > 0, warm) == (True, True, bool(parts))
+    loaded = len(two.engine.loaded)
+    assert await reused(two, BOB, *parts) == (0, 0, False)
+    # The picture was loaded and encoded again: nothing came from the cache.
+    assert len(two.engine.loaded) - loaded == len(parts)
 
 
 async def test_keys_of_one_owner_share_what_keys_of_two_do_not(path):
@@ -396,7 +396,7 @@ async def test_keys_of_one_owner_share_what_keys_of_two_do_not(path):
     upload = image(data_url(picture((9, 9, 9))))
     async with serving(keys_file=path) as server:
         stream_id = await server.new_stream(**first)
-        await server.push(stream_id, **second)
+        await server.push(stream_id, None, **second)
         await reused(server, first, upload)
         cached, _, warm = await reused(server, second, upload)
         assert cached > 0
@@ -414,7 +414,9 @@ async def test_a_publish_token_opens_its_own_stream_until_it_expires():
 
         async def by_whip(stream_id, token):
             headers = {"authorization": f"Bearer {token}", "content-type": "application/sdp"}
-            answer = await server.client.post(f"/whip/{stream_id}", content=offer(), headers=headers)
+            answer = await server.client.post(
+                f"/whip/{stream_id}", content=offer(), headers=headers
+            )
             return answer.status_code
 
         async def by_livekit(token):
@@ -449,9 +451,8 @@ async def test_a_publish_token_opens_its_own_stream_until_it_expires():
 
 
 async def test_a_request_for_another_region_is_refused_with_the_expected_one():
-    settings = {"region": "eu", "regions": ("eu", "us"), "api_key": "alice"}
     elsewhere = {"x-overshoot-region": "us"}
-    async with serving(**settings) as server:
+    async with serving(region="eu", regions=("eu", "us"), api_key="alice") as server:
         stream_id = await server.new_stream(**ALICE)
         for method, route, body in (
             ("GET", "/streams", None),
@@ -468,7 +469,9 @@ async def test_a_request_for_another_region_is_refused_with_the_expected_one():
             told = {"error": "region_error", "expected_region": "eu", "requested_region": "us"}
             assert answer.json() == {"detail": told}
             assert answer.headers["x-overshoot-region"] == "eu"
-            answer = await server.client.request(method, f"/v1{route}", json=body, headers=elsewhere)
+            answer = await server.client.request(
+                method, f"/v1{route}", json=body, headers=elsewhere
+            )
             assert answer.status_code == 401  # who has no key is told nothing of regions
         for region in ({"x-overshoot-region": "eu"}, {}):
             assert (await server.client.get("/streams", headers=ALICE | region)).status_code == 200
@@ -479,7 +482,5 @@ async def test_without_regions_every_region_is_served():
         headers = {"x-overshoot-region": "mars"}
         answer = await server.client.get("/streams", headers=headers)
         assert (answer.status_code, answer.headers["x-overshoot-region"]) == (200, "eu")
-        answer = await server.client.post(
-            "/v1/chat/completions", json=chat_body(), headers=headers
-        )
+        answer = await server.client.post("/v1/chat/completions", json=chat_body(), headers=headers)
         assert (answer.status_code, answer.headers["x-overshoot-region"]) == (200, "eu")

@@ -38,7 +38,6 @@ KEYLESS = {
     ("GET", "/ready"): "public",
     ("GET", "/version"): "public",
     ("GET", "/"): "public",
-    ("GET", ""): "public",
     ("GET", "/docs"): "public",
     ("GET", "/openapi.json"): "public",
     ("POST", "/whip/{stream_id}"): "the publish token",
@@ -52,15 +51,17 @@ KEYLESS = {
 }
 
 
-def routes_of(app):
+def routes_of(router):
     """Every method and path, prefixes taken off."""
     found = set()
-    for route in app.routes:
+    for route in router.routes:
+        included = getattr(route, "original_router", None)
+        if included is not None:
+            found |= routes_of(included)
+            continue
         path = route.path
-        for prefix in PREFIXES:
-            if prefix and path.startswith(f"{prefix}/"):
-                path = path.removeprefix(prefix)
-                break
+        for prefix in filter(None, PREFIXES):
+            path = path.removeprefix(prefix) if path.startswith(f"{prefix}/") else path
         if isinstance(route, WebSocketRoute):
             found.add(("WS", path))
             continue
