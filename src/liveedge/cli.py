@@ -16,6 +16,7 @@ import sys
 import threading
 import typing
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -210,9 +211,15 @@ def _help(field: FieldInfo) -> str:
     return f"{field.description} (default: {default})"
 
 
+@cache
+def _kinds() -> Mapping[str, Any]:
+    """Types of the settings. Once: it takes longer than everything else of a command together."""
+    return typing.get_type_hints(Settings)
+
+
 def _argument(name: str) -> dict[str, Any]:
     """How argparse reads a setting; values stay texts, the model converts and judges them."""
-    kind = typing.get_type_hints(Settings)[name]
+    kind = _kinds()[name]
     if kind is bool:
         return {"action": argparse.BooleanOptionalAction, "default": None}
     origin = typing.get_origin(kind)
@@ -247,7 +254,7 @@ def _loaded(options: argparse.Namespace) -> Loaded:
     flags: dict[str, object] = {}
     for name in Settings.model_fields:
         value = getattr(options, name)
-        pairs = typing.get_origin(typing.get_type_hints(Settings)[name]) is dict
+        pairs = typing.get_origin(_kinds()[name]) is dict
         flags[name] = dict(value) if pairs and value is not None else value
     return load(flags=flags, environment=options.environment, config=options.config)
 
