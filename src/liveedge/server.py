@@ -133,6 +133,7 @@ def build_app(
     _check_aliases(settings, model_id)
     asked = engine_settings(settings, model_id)
     memory = fitting(settings, asked, folder)
+    access = _access(settings, clock)
     workers = Workers("frames", n_threads=MEDIA_THREADS)
     questions = AskResources(
         prompts=Workers("prompts", n_threads=PROMPT_THREADS),
@@ -187,8 +188,7 @@ def build_app(
     held_bytes = Budget(memory.bodies_bytes, what="bytes of request bodies")
     connections_ended: Counter[str] = Counter()
     publisher_bytes = Budget(PUBLISHER_BODY_BYTES, what="bytes of publishers' requests")
-    previews = Previews(clock=clock, streams=streams)
-    access = _access(settings, clock)
+    previews = Previews(clock=clock, streams=streams, is_shared=lambda: access.keys.is_shared)
     access.end_streams(streams)
     secret = secrets.token_bytes(32) if registry is None else registry.folder.secret
     receiving = _Receiving(settings, clock, streams, secret=secret, sessions=sessions)
@@ -205,7 +205,9 @@ def build_app(
             is_regional=bool(settings.regions),
         ),
     )
-    answers = LimitedAnswers(asker, _answer_limits(settings, access.keys))
+    answers = LimitedAnswers(
+        asker, _answer_limits(settings), is_shared=lambda: access.keys.is_shared
+    )
     services = Services(
         answers=answers,
         models=models,
@@ -822,12 +824,12 @@ def _access(settings: Settings, clock: Clock) -> _Access:
     )
 
 
-def _answer_limits(settings: Settings, keys: KeyRing) -> AnswerLimits:
+def _answer_limits(settings: Settings) -> AnswerLimits:
     """One key of several leaves room for another, in the server and in the queue of the model."""
     taken_in = min(settings.max_requests, settings.queue + settings.max_sessions)
-    half = max(1, taken_in // 2) if keys.is_shared else None
     return AnswerLimits(
-        per_key=settings.max_requests_per_key or half,
+        per_key=settings.max_requests_per_key,
+        share=max(1, taken_in // 2),
         per_stream=settings.max_requests_per_stream,
         max_output_tokens=settings.max_output_tokens,
         max_parts=settings.max_parts,

@@ -363,7 +363,7 @@ class Settings(BaseModel):
             return self
         raise ValueError(
             f"host {self.host} can be reached by others and no api_key is set: anyone could watch"
-            " the cameras. Set an api_key, or insecure if that is meant"
+            " the cameras. Set an api_key or a keys_file, or insecure if that is meant"
         )
 
     @property

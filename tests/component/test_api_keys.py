@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -154,6 +155,25 @@ async def test_a_stream_has_so_many_questions_and_says_nothing_of_those_of_other
         assert names(foreign) == (403, "stream_unauthorized")
         server.engine.release("decode")
         assert (await first).status_code == 200
+
+
+async def test_one_key_has_half_of_the_previews(path):
+    alice, bob = new_key(path), new_key(path)
+    async with serving(keys_file=path) as server, AsyncExitStack() as stack:
+
+        async def looking(headers, stream_id):
+            look = f"/streams/{stream_id}/preview.mjpeg"
+            exchange = Exchange(server.built.app, look, b"", headers, method="GET")
+            await stack.enter_async_context(exchange)
+            await exchange.until(lambda e: e.has_begun)
+            return exchange.status
+
+        streams = {}
+        for name, headers in (("alice", alice), ("bob", bob)):
+            streams[name] = await server.new_stream(**headers)
+        seen = [await looking(dict(alice), streams["alice"]) for _ in range(9)]
+        assert seen == 8 * [200] + [429]
+        assert await looking(dict(bob), streams["bob"]) == 200
 
 
 async def test_answers_parts_and_streams_have_their_limits(path):

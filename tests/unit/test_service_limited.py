@@ -60,6 +60,18 @@ async def test_a_key_that_asks_hard_leaves_the_places_of_others():
         await begin(stack, answers, question())
 
 
+async def test_a_share_is_kept_free_once_there_are_several_keys():
+    several: list[bool] = []
+    limits = AnswerLimits(share=1)
+    answers = LimitedAnswers(Echo(), limits, is_shared=lambda: bool(several))
+    async with AsyncExitStack() as stack:
+        for _ in range(2):
+            await begin(stack, answers, question())
+        several.append(True)
+        with pytest.raises(QueueFull, match="2 of 1"):
+            await begin(stack, answers, question())
+
+
 async def test_a_key_may_have_its_own_number_and_choices_are_answers():
     answers = LimitedAnswers(Echo(), AnswerLimits(per_key=1))
     async with AsyncExitStack() as stack:

@@ -155,7 +155,7 @@ class StreamRoutes:
         tenant = self.gate.open_stream(request, scope="view").tenant
         fps = preview_fps(request.query_params.get("fps"))
         pictures = self.previews.pictures(tenant, stream_id, fps=fps)
-        return MjpegResponse(pictures, self.previews.open)
+        return MjpegResponse(pictures, self.previews.place(tenant))
 
     async def push(self, request: Request, stream_id: str) -> Response:
         """Push one encoded picture into a stream of type push."""

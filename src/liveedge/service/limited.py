@@ -8,7 +8,7 @@ stream by its owner's questions alone, so that a refusal tells nothing of anybod
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, TypeVar
@@ -30,6 +30,7 @@ class AnswerLimits:
     """What every question may take. None: no limit but those of the server and the model."""
 
     per_key: int | None = None  # answers in progress
+    share: int | None = None  # the same, where nothing is said and there are several keys
     per_stream: int | None = None
     max_output_tokens: int | None = None
     max_parts: int | None = None
@@ -38,10 +39,17 @@ class AnswerLimits:
 class LimitedAnswers:
     """Answers questions by `answers`."""
 
-    def __init__(self, answers: Answers, limits: AnswerLimits) -> None:
+    def __init__(
+        self,
+        answers: Answers,
+        limits: AnswerLimits,
+        *,
+        is_shared: Callable[[], bool] = lambda: False,  # keys may come while the server runs
+    ) -> None:
         self.refused: Counter[Limit] = Counter()
         self._answers = answers
         self._limits = limits
+        self._is_shared = is_shared
         self._of_keys: Counter[str] = Counter()
         self._of_streams: Counter[tuple[str, str]] = Counter()  # by tenant and id as it was named
 
@@ -75,11 +83,16 @@ class LimitedAnswers:
             return question
         return replace(question, sampling=replace(sampling, max_tokens=most))
 
+    def _per_key(self) -> int | None:
+        if self._limits.per_key is None and self._is_shared():
+            return self._limits.share
+        return self._limits.per_key
+
     @contextmanager
     def _places_of_key(self, question: Question) -> Iterator[None]:
         caller = question.caller
         own = (USUAL if caller is None else caller.allowance).max_requests
-        limit = self._limits.per_key if own is None else own
+        limit = self._per_key() if own is None else own
         key_id = question.tenant if caller is None else caller.key_id
         whose = "max_requests_per_key" if own is None else "max_requests of this key"
         n_places = _n_places(question, limit)
