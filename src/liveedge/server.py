@@ -206,7 +206,9 @@ def build_app(
         ),
     )
     answers = LimitedAnswers(
-        asker, _answer_limits(settings), is_shared=lambda: access.keys.is_shared
+        asker,
+        _answer_limits(settings, memory.bodies_bytes),
+        is_shared=lambda: access.keys.is_shared,
     )
     services = Services(
         answers=answers,
@@ -824,12 +826,13 @@ def _access(settings: Settings, clock: Clock) -> _Access:
     )
 
 
-def _answer_limits(settings: Settings) -> AnswerLimits:
+def _answer_limits(settings: Settings, bodies_bytes: int) -> AnswerLimits:
     """One key of several leaves room for another, in the server and in the queue of the model."""
     taken_in = min(settings.max_requests, settings.queue + settings.max_sessions)
     return AnswerLimits(
         per_key=settings.max_requests_per_key,
         share=max(1, taken_in // 2),
+        share_bytes=bodies_bytes // 2,
         per_stream=settings.max_requests_per_stream,
         max_output_tokens=settings.max_output_tokens,
         max_parts=settings.max_parts,

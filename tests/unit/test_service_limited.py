@@ -84,6 +84,17 @@ async def test_a_key_may_have_its_own_number_and_choices_are_answers():
         assert answers.n_places == 1
 
 
+async def test_uploads_of_one_key_leave_room_for_those_of_another():
+    limits = AnswerLimits(share_bytes=100)
+    answers = LimitedAnswers(Echo(), limits, is_shared=lambda: True)
+    async with AsyncExitStack() as stack:
+        await begin(stack, answers, question(150 * "x"))  # alone it is never too much
+        with pytest.raises(QueueFull, match="150 bytes of pictures and clips"):
+            await begin(stack, answers, question("x"))
+        await begin(stack, answers, question(90 * "x", key="b"))
+    assert answers.refused == {"uploads_of_key": 1}
+
+
 async def test_every_stream_that_a_question_names_is_counted():
     answers = LimitedAnswers(Echo(), AnswerLimits(per_stream=1))
     async with AsyncExitStack() as stack:

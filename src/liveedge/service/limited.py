@@ -17,8 +17,15 @@ from liveedge.core.errors import QueueFull, RequestInvalid
 from liveedge.service.caller import USUAL
 from liveedge.service.question import AnswerEvent, Answers, MediaContent, Question
 
-Limit: TypeAlias = Literal["max_requests_per_key", "max_requests_per_stream", "max_parts"]
-LIMITS: tuple[Limit, ...] = ("max_requests_per_key", "max_requests_per_stream", "max_parts")
+Limit: TypeAlias = Literal[
+    "max_requests_per_key", "max_requests_per_stream", "max_parts", "uploads_of_key"
+]
+LIMITS: tuple[Limit, ...] = (
+    "max_requests_per_key",
+    "max_requests_per_stream",
+    "max_parts",
+    "uploads_of_key",
+)
 _STREAM = "ovs://streams/"
 MAX_ID_CHARS = 64
 
@@ -31,6 +38,7 @@ class AnswerLimits:
 
     per_key: int | None = None  # answers in progress
     share: int | None = None  # the same, where nothing is said and there are several keys
+    share_bytes: int | None = None  # of uploads in all questions of a key, where there are several
     per_stream: int | None = None
     max_output_tokens: int | None = None
     max_parts: int | None = None
@@ -51,6 +59,7 @@ class LimitedAnswers:
         self._limits = limits
         self._is_shared = is_shared
         self._of_keys: Counter[str] = Counter()
+        self._bytes_of_keys: Counter[str] = Counter()
         self._of_streams: Counter[tuple[str, str]] = Counter()  # by tenant and id as it was named
 
     @property
@@ -102,8 +111,24 @@ class LimitedAnswers:
                 f"{self._of_keys[key_id]} of {limit} answers of this key are in progress already"
                 f" ({whose}); ask again when one of them has ended"
             )
-        with _counted(self._of_keys, [key_id], n_places):
+        n_bytes = self._checked_bytes(question, key_id)
+        with (
+            _counted(self._of_keys, [key_id], n_places),
+            _counted(self._bytes_of_keys, [key_id], n_bytes),
+        ):
             yield
+
+    def _checked_bytes(self, question: Question, key_id: str) -> int:
+        """One question alone is never too much: the server has a bound of its own."""
+        n_bytes = sum(len(part.url) for part in media_of(question))
+        limit, used = self._limits.share_bytes, self._bytes_of_keys[key_id]
+        if limit is not None and self._is_shared() and used and used + n_bytes > limit:
+            self.refused["uploads_of_key"] += 1
+            raise QueueFull(
+                f"questions of this key hold {used} bytes of pictures and clips already, its share is"
+                f" {limit} (half of max_uploads_mb); ask again when one of them has been answered"
+            )
+        return n_bytes
 
     @contextmanager
     def _places_of_streams(self, question: Question) -> Iterator[None]:
@@ -123,14 +148,15 @@ class LimitedAnswers:
 
 def streams_of(question: Question) -> tuple[str, ...]:
     """The streams that a question names, each once; whether there are such is found out later."""
-    urls = (
-        part.url
-        for turn in question.turns
-        for part in turn.content
-        if isinstance(part, MediaContent)
-    )
+    urls = (part.url for part in media_of(question))
     named = (url[len(_STREAM) :].partition("?")[0] for url in urls if url.startswith(_STREAM))
     return tuple(dict.fromkeys(one[:MAX_ID_CHARS] for one in named))
+
+
+def media_of(question: Question) -> Iterator[MediaContent]:
+    """Its pictures and clips, uploads and references."""
+    parts = (part for turn in question.turns for part in turn.content)
+    return (part for part in parts if isinstance(part, MediaContent))
 
 
 def _n_places(question: Question, limit: int | None) -> int:
