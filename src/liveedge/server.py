@@ -79,7 +79,7 @@ DRAIN_S = 10.0  # how long answers may go on after a signal to stop
 LAST_WORDS_S = 2  # after that, to tell their clients; connections that take longer are dropped
 MEDIA_THREADS = 2
 PROMPT_THREADS = 2
-BURST_SESSIONS = 2  # times the sessions: so many questions are taken at once after a quiet time
+BURST_SESSIONS = 2  # times the sessions: so many average questions may be before a newcomer
 SCHEMA_THREADS = 10  # more than the engine lets wait: one is free for a schema it knows already
 LONG_PROMPT_THREADS = 1  # apart from those: texts of many pages wait for each other alone
 # Otherwise the tokenizer makes a pool of its own, with a thread per core, to count one text.
@@ -798,9 +798,8 @@ def _registry(settings: Settings, clock: Clock) -> Registry | None:
 
 def _queueing(settings: Settings, clock: Clock) -> Queueing:
     max_wait_s = None if settings.max_queue_ms is None else settings.max_queue_ms / 1000
-    return Queueing(
-        clock=clock, burst=BURST_SESSIONS * settings.max_sessions, max_wait_s=max_wait_s
-    )
+    burst = BURST_SESSIONS * settings.max_sessions
+    return Queueing(clock=clock, burst=burst, max_wait_s=max_wait_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

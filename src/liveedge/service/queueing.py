@@ -16,6 +16,9 @@ newcomer's wait is what all before it are still expected to take.
 - Answers that are being written are no work: decoding many at once costs little more than one. What
   they do take, and sessions that are all taken, makes first tokens come later, and is learned so.
 
+Where many wait for one thing after the other, shares tell half of the wait: of a burst twice as many are
+taken. Behind the one or two questions of an overload that makes no difference.
+
 Who is refused is told when there is room if everybody who was refused comes back as told: one after
 the other, at the rate at which questions are answered. Where that would be later than `HORIZON_S` the
 times begin anew: those who come back at once are few, and nobody stays away for long.
@@ -37,7 +40,7 @@ Priority: TypeAlias = Literal["interactive", "batch"]
 Shape: TypeAlias = tuple[int, int, int]
 
 FAIR_QUESTIONS: Final = 1.0  # average ones: what may be before a newcomer under overload
-OVERLOAD: Final = 1.3  # seconds of work offered per second: clients that wait for answers offer 1
+OVERLOAD: Final = 1.2  # seconds of work offered per second: clients that wait for answers offer 1
 SEEN_S: Final = 5.0  # what is offered is an average over so long, or over twice the burst
 HORIZON_S: Final = (
     10.0  # nobody is told to stay away for longer, unless one question takes that long
