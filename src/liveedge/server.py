@@ -30,6 +30,7 @@ from fastapi import FastAPI
 
 from liveedge.api.app import ApiSettings, Lifespan, Services, create_app
 from liveedge.api.connection import ConnectionLimits, HttpProtocol
+from liveedge.api.http_stats import HttpStats
 from liveedge.api.last_words import LastWords
 from liveedge.api.metrics import MetricSources
 from liveedge.api.websocket import WebSocketProtocol
@@ -50,9 +51,11 @@ from liveedge.media.pull_policy import PullPolicy
 from liveedge.media.source import Source
 from liveedge.media.webrtc.session import IceServer, MediaSessions
 from liveedge.resources import engine_settings, fitting, planned
+from liveedge.service.answer_stats import AnswerStats
 from liveedge.service.ask import Asker, AskResources, AskSettings
 from liveedge.service.limits import Budget
 from liveedge.service.models import ModelHost
+from liveedge.service.observed import Observed
 from liveedge.service.pictures import Pictures
 from liveedge.service.preview import Previews
 from liveedge.service.publishing import Publishing, PublishParts
@@ -184,19 +187,21 @@ def build_app(
     secret = secrets.token_bytes(32) if registry is None else registry.folder.secret
     receiving = _Receiving(settings, clock, streams, secret=secret, sessions=sessions)
     publishing = Publishing(receiving.parts(), valid_s=LEASE_S)
-    services = Services(
-        answers=Asker(
-            clock=clock,
-            models=models,
-            streams=streams,
-            windows=windows,
-            resources=questions,
-            settings=AskSettings(
-                timeout_ms=settings.timeout_ms,
-                region=settings.region,
-                is_regional=bool(settings.regions),
-            ),
+    answer_stats = AnswerStats()
+    asker = Asker(
+        clock=clock,
+        models=models,
+        streams=streams,
+        windows=windows,
+        resources=questions,
+        settings=AskSettings(
+            timeout_ms=settings.timeout_ms,
+            region=settings.region,
+            is_regional=bool(settings.regions),
         ),
+    )
+    services = Services(
+        answers=Observed(asker, observers=(answer_stats,), clock=clock),
         models=models,
         streams=streams,
         windows=windows,
@@ -217,6 +222,8 @@ def build_app(
             },
             publishing=publishing,
             connections_ended=connections_ended,
+            answers=answer_stats,
+            http=HttpStats(),
             planned=memory.lines,
             engine_pid=local.pid,
             standby_pid=local.standby_pid,

@@ -9,6 +9,7 @@ from starlette.requests import HTTPConnection
 from liveedge.api.auth import Keys
 from liveedge.api.context import mark
 from liveedge.core.errors import RegionMismatch, Unauthorized
+from liveedge.core.log import note
 from liveedge.service.caller import Caller
 
 
@@ -23,12 +24,15 @@ class Gate:
     def open_chat(self, request: HTTPConnection) -> Caller:
         """Who sends a chat request. Its region is checked later, in the order of checks."""
         mark(request.scope, face="chat", region=self.region)
-        return self.keys.caller(request.headers.get("authorization"))
+        caller = self.keys.caller(request.headers.get("authorization"))
+        note(key_id=caller.key_id)
+        return caller
 
     def open_stream(self, request: HTTPConnection) -> Caller:
         """Who sends a request about streams."""
         mark(request.scope, face="flat", region=self.region)
         caller = self.keys.caller(request.headers.get("authorization"))
+        note(key_id=caller.key_id)
         asked = request.headers.get("x-overshoot-region")
         if self.is_regional and asked is not None and asked != self.region:
             raise RegionMismatch("this is another region", expected=self.region, requested=asked)
