@@ -19,6 +19,7 @@ from liveedge.api.chat import ChatEndpoint
 from liveedge.api.context import RequestContext, face_of
 from liveedge.api.cors import Cors
 from liveedge.api.docs import DocumentedApi
+from liveedge.api.drain import Drain, DrainGate
 from liveedge.api.encode import model_object
 from liveedge.api.errors import ErrorAnswer, answer, flat_body, invalid
 from liveedge.api.exposition import CONTENT_TYPE
@@ -77,6 +78,7 @@ class Services:
     held_bytes: Budget  # of request bodies
     publisher_bytes: Budget  # the same of publishers, who are to take nothing from questions
     metrics: MetricSources
+    drain: Drain = field(default_factory=Drain)
 
 
 def create_app(
@@ -94,6 +96,7 @@ def create_app(
         middleware=[
             Middleware(RequestContext, clock=clock, stats=services.metrics.http),
             Middleware(Cors, origins=settings.cors_origins, is_open=keys.is_open),
+            Middleware(DrainGate, drain=services.drain, prefixes=PREFIXES),
             Middleware(HeadAsGet),
             Middleware(NoSuchWebSocket),
         ],

@@ -124,6 +124,7 @@ class MetricSources:
     connections_ended: Mapping[str, int]  # by `connection.ENDS`
     answers: AnswerStats
     http: HttpStats
+    certificate_until_s: Callable[[], float] = lambda: 0.0  # Unix
     planned: Sequence[Line]  # of the memory plan
     engine_pid: Callable[[], int | None]  # None: no process of its own, or none at this moment
     standby_pid: Callable[[], int | None] = lambda: None
@@ -230,6 +231,8 @@ def _server(sources: MetricSources) -> Iterator[Metric]:
     yield Metric("build_info", "gauge", "Version and model.", (Sample(1.0, info),))
     is_ready = sources.models.status() == "ready"
     yield _one("model_ready", "gauge", "1 while the model answers.", int(is_ready))
+    what = "When the certificate of HTTPS ends to be valid, Unix time; 0 without HTTPS."
+    yield _one("tls_not_after_timestamp_seconds", "gauge", what, sources.certificate_until_s())
     # Always all: a process that is not there has nothing in memory.
     pids = {"engine": sources.engine_pid(), "standby": sources.standby_pid()}
     resident = {name: 0 if pid is None else resident_bytes(pid) or 0 for name, pid in pids.items()}
