@@ -86,7 +86,9 @@ ONE_THREAD_PER_TEXT = ("TOKENIZERS_PARALLELISM", "false")
 PUBLISHERS_PER_STREAM = 4
 PUBLISHER_BODY_BYTES = 8 << 20  # of offers that are being read; one is at most 256 kB
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-TLS = "liveedge.api.tls"  # named as text: only HTTPS needs it
+# Named as text: not everybody needs them.
+TLS = "liveedge.api.tls"
+TRACES = "liveedge.service.traces"
 # Named as text: half a second of imports that only publishers need.
 TOKENS = "liveedge.service.tokens"
 INGEST = "liveedge.service.ingest"
@@ -194,6 +196,8 @@ def build_app(
     receiving = _Receiving(settings, clock, streams, secret=secret, sessions=sessions)
     publishing = Publishing(receiving.parts(), valid_s=LEASE_S)
     answer_stats = AnswerStats()
+    traces = _traces(settings)
+    observers = (answer_stats,) if traces is None else (answer_stats, traces)
     asker = Asker(
         clock=clock,
         models=models,
@@ -207,7 +211,7 @@ def build_app(
         ),
     )
     services = Services(
-        answers=Observed(asker, observers=(answer_stats,), clock=clock),
+        answers=Observed(asker, observers=observers, clock=clock),
         models=models,
         streams=streams,
         windows=windows,
@@ -256,6 +260,7 @@ def build_app(
                 questions.schemas,
                 window_prompts,
             ),
+            traces,
         ),
     )
     return Built(
@@ -855,6 +860,19 @@ def own_addresses(host: str) -> frozenset[str]:
     return frozenset(str(address[0]).partition("%")[0] for *_, address in found)
 
 
+def _traces(settings: Settings) -> Any:
+    """Where traces of questions go, or None. Raises SettingsInvalid."""
+    if settings.otlp_endpoint is None:
+        return None
+    try:
+        module = importlib.import_module(TRACES)
+    except ModuleNotFoundError as error:
+        raise SettingsInvalid(
+            f"otlp_endpoint: traces need the package {error.name}: pip install 'liveedge[otel]'"
+        ) from error
+    return module.sent_to(settings.otlp_endpoint, share=settings.otlp_sample)
+
+
 def _certificate(settings: Settings, clock: Clock) -> Any:
     """The certificate of an HTTPS server, or None. Raises SettingsInvalid."""
     if settings.tls_cert is None or settings.tls_key is None:
@@ -888,6 +906,7 @@ def _lifespan(
     windows: Windows,
     guests: _Guests,
     pools: Sequence[Workers],
+    traces: Any,  # `service.traces.Traces`, or None
 ) -> Lifespan:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -901,6 +920,8 @@ def _lifespan(
             await windows.close()
             await streams.close()
             await pools[0].run(models.close)  # joins threads
+            if traces is not None:
+                await pools[0].run(traces.close)
             for pool in pools:
                 pool.close()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.requests import Request
@@ -91,6 +91,7 @@ class ChatEndpoint:
                 region=request.headers.get("x-overshoot-region"),
                 default_max_tokens=self._default_max_tokens,
             )
+            question = replace(question, traceparent=request.headers.get("traceparent"))
             head = Head(
                 id=f"chatcmpl-{uuid.uuid4().hex}",
                 created_s=self._clock.wall_ms() // 1000,

@@ -84,6 +84,7 @@ class Question:
     max_age_ms: int | None = None  # for every reference that names none
     priority: Priority = "interactive"
     region: str | None = None
+    traceparent: str | None = None  # the client's span, as its header says it: for traces alone
 
     @property
     def n_chars(self) -> int:
