@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from liveedge.engine.form.forms import AnswerForm
 from liveedge.engine.request import SamplingParams, TokenLogprob
+from liveedge.service.caller import Caller
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 Priority: TypeAlias = Literal["interactive", "batch"]
@@ -85,6 +86,7 @@ class Question:
     priority: Priority = "interactive"
     region: str | None = None
     traceparent: str | None = None  # the client's span, as its header says it: for traces alone
+    caller: Caller | None = None  # whose limits hold; None: those of every key, by tenant
 
     @property
     def n_chars(self) -> int:
