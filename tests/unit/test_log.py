@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from liveedge.core.log import Bounded, JsonFormatter, TextFormatter, bound, note
+from liveedge.core.tasks import TaskSet
 
 
 @dataclass
@@ -79,6 +80,15 @@ def test_ids_are_those_of_the_work_around_the_line(as_json: Written):
     assert "request_id" not in further
     assert further["stream_ids"] == ["s2", "s3"]
     assert not {"request_id", "stream_id", "key_id"} & outside.keys()
+
+
+async def test_a_task_that_may_outlive_its_request_writes_for_itself(as_json: Written):
+    async def work() -> None:
+        as_json.log.info("later")
+
+    with bound(request_id="r1"):
+        await TaskSet("windows").start(work(), name="keeper")
+    assert "request_id" not in as_json.objects[0]
 
 
 def test_facts_are_keys_of_their_own_and_exceptions_are_cut(as_json: Written):

@@ -13,7 +13,7 @@ import logging
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal, TypeAlias
@@ -64,6 +64,13 @@ def note(*, key_id: str | None = None, stream_ids: Iterable[str] = ()) -> None:
     for stream_id in stream_ids:
         if stream_id not in ids.stream_ids and len(ids.stream_ids) < MAX_STREAMS:
             ids.stream_ids.append(stream_id)
+
+
+def detached() -> Context:
+    """A context for work that may outlive what it was begun for: its lines belong to nothing."""
+    context = copy_context()
+    context.run(_ids.set, None)
+    return context
 
 
 class TextFormatter(logging.Formatter):
