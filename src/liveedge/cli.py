@@ -49,6 +49,7 @@ METAVARS = {
     "announced_ip": "ADDRESS",
     "ice_servers": "URL",
     "livekit": "JSON",
+    "remote_media_ports": "PORT",
     "state_dir": "FOLDER",
 }
 ALONE = {"verify_warm": "0.05"}  # what a flag without its value means
