@@ -235,7 +235,7 @@ _LINE_END = re.compile("\r\n|\r|\n")
 def read_events(stream: bytes) -> list[str]:
     """The data of every event, as the HTML standard reads them, and no field but what is ours."""
     lines = _LINE_END.split(stream.decode("utf-8", "strict").removeprefix("\ufeff"))
-    assert lines[-1] == "", "the last event is ended"
+    assert lines[-1] == "", "the last line is ended"
     events: list[str] = []
     held: list[str] = []
     for line in lines[:-1]:
@@ -249,6 +249,7 @@ def read_events(stream: bytes) -> list[str]:
         assert name in ("data", ""), f"the field {name[:20]!r} is not ours"
         if name == "data":
             held.append(value.removeprefix(" "))
+    assert not held, "the last event is ended"
     return events
 
 

@@ -34,10 +34,15 @@ def visual_identity(key: str, n_tokens: int) -> NDArray[np.int64]:
 
 
 def prompt_identity(
-    ids: NDArray[np.int64], visuals: Iterable[tuple[int, int, str]]
+    ids: NDArray[np.int64], visuals: Iterable[tuple[int, int, str]], *, owner: str = ""
 ) -> NDArray[np.int64]:
-    """Identities of a prompt; `visuals` are (start, n_tokens, content key) of its groups."""
+    """Identities of a prompt; `visuals` are (start, n_tokens, content key) of its groups.
+
+    Prompts of two owners begin differently: how much of one was resident would tell of the other's.
+    """
     identity = ids.copy()
+    if owner and len(identity):
+        identity[0] = visual_identity(f"owner {owner}", 1)[0]
     for start, n_tokens, key in visuals:
         identity[start : start + n_tokens] = visual_identity(key, n_tokens)
     return identity
