@@ -52,6 +52,7 @@ from liveedge.media.source import Source
 from liveedge.media.webrtc.session import IceServer, MediaSessions
 from liveedge.resources import engine_settings, fitting, planned
 from liveedge.service.ask import Asker, AskResources, AskSettings
+from liveedge.service.backlog import Backlog
 from liveedge.service.limits import Budget
 from liveedge.service.models import ModelHost
 from liveedge.service.pictures import Pictures
@@ -139,6 +140,7 @@ def build_app(
         uploads=Workers("uploads", n_threads=MEDIA_THREADS),
         in_progress=Budget(settings.max_requests, what="questions"),
         decoded_bytes=Budget(memory.decoded_bytes, what="bytes of decoded uploads"),
+        backlog=Backlog(n_workers=MEDIA_THREADS),
         remote=_remote_media(settings, own_ports, held_bytes, fetches, clock),
     )
     local = _LocalEngine(folder, asked, settings, clock, nursery)

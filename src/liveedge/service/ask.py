@@ -41,6 +41,7 @@ from liveedge.engine.request import (
 )
 from liveedge.frames.refs import SegmentRef
 from liveedge.frames.store import FrameStore
+from liveedge.service.backlog import Backlog
 from liveedge.service.limits import Budget, Holding
 from liveedge.service.lookup import Found, Resolved, find, fresh_until_s
 from liveedge.service.merge import merged
@@ -80,6 +81,7 @@ class AskResources:
     uploads: Workers  # apart from the prompts: a clip may take seconds to decode
     in_progress: Budget  # questions
     decoded_bytes: Budget  # of uploads
+    backlog: Backlog  # of uploads
     remote: RemoteMedia | None = None  # None: no remote media are fetched
 
 
@@ -196,7 +198,11 @@ class Asker:
     ) -> dict[str, Uploaded]:
         with fetching(self._resources.remote, course.tenant, course.deadline_s) as fetches:
             encoded = await self._read(parts, decoded, fetches, course)
-            return await self._decode_all(encoded, decoded, course)
+            announced_bytes = sum(one.announced_bytes for one in encoded)
+            left_s = course.deadline_s - self._clock.monotonic_s()
+            with self._resources.backlog.waiting(announced_bytes, left_s=left_s):
+                decoded.add(announced_bytes)
+                return await self._decode_all(encoded, decoded, course)
 
     async def _decode_all(
         self, encoded: list[Encoded], decoded: Holding, course: _Course
@@ -209,7 +215,10 @@ class Asker:
                 one = encoded.pop(0)  # its bytes go once it is decoded
                 room_bytes = self._resources.decoded_bytes.capacity - decoded.amount
                 work = partial(decode, one, limits=limits, room_bytes=room_bytes, stopping=stopping)
-                done = uploaded[one.upload.where] = await self._upload_work(work, course)
+                timed = partial(_timed, work, self._clock)
+                done, spent_s = await self._upload_work(timed, course)
+                uploaded[one.upload.where] = done
+                self._resources.backlog.took(one.announced_bytes, spent_s)
                 more_bytes = max(0, done.nbytes - one.announced_bytes)
                 self._require_room(decoded.amount + more_bytes, one.upload.where)
                 decoded.add(more_bytes)
@@ -224,7 +233,7 @@ class Asker:
         fetches: Fetches | None,
         course: _Course,
     ) -> list[Encoded]:
-        """All uploads, none of them decoded, with room for all of them."""
+        """All uploads, none of them decoded, and not more of them than there can be room for."""
         limits = self._settings.uploads
         encoded: list[Encoded] = []
         for upload in (p for turn in parts for p in turn if isinstance(p, Upload)):
@@ -236,7 +245,6 @@ class Asker:
             encoded.append(one)
             announced_bytes = sum(known.announced_bytes for known in encoded)
             self._require_room(announced_bytes, upload.where)
-        decoded.add(sum(one.announced_bytes for one in encoded))
         return encoded
 
     async def _upload_work(self, work: Callable[[], T], course: _Course) -> T:
@@ -372,6 +380,11 @@ def _checked_parts(question: Question, remote: RemoteMedia | None) -> tuple[tupl
     return parse_turns(
         question.turns, check_remote=fetches_nothing if remote is None else remote.check
     )
+
+
+def _timed(work: Callable[[], T], clock: Clock) -> tuple[T, float]:
+    begun_s = clock.monotonic_s()
+    return work(), clock.monotonic_s() - begun_s
 
 
 def _refuse_video(parts: Sequence[Sequence[Part]], engine: Engine) -> None:
