@@ -132,6 +132,7 @@ def build_app(
     memory = fitting(settings, asked, folder)
     workers = Workers("frames", n_threads=MEDIA_THREADS)
     held_bytes = Budget(memory.bodies_bytes, what="bytes of request bodies")
+    decoded_bytes = Budget(memory.decoded_bytes, what="bytes of decoded uploads")
     fetches = Workers("fetches", n_threads=FETCH_THREADS)
     questions = AskResources(
         prompts=Workers("prompts", n_threads=PROMPT_THREADS),
@@ -139,8 +140,8 @@ def build_app(
         schemas=Workers("schemas", n_threads=SCHEMA_THREADS),
         uploads=Workers("uploads", n_threads=MEDIA_THREADS),
         in_progress=Budget(settings.max_requests, what="questions"),
-        decoded_bytes=Budget(memory.decoded_bytes, what="bytes of decoded uploads"),
-        backlog=Backlog(n_workers=MEDIA_THREADS),
+        decoded_bytes=decoded_bytes,
+        backlog=Backlog(n_workers=MEDIA_THREADS, counted=decoded_bytes),
         remote=_remote_media(settings, own_ports, held_bytes, fetches, clock),
     )
     local = _LocalEngine(folder, asked, settings, clock, nursery)

@@ -215,10 +215,10 @@ class Asker:
                 one = encoded.pop(0)  # its bytes go once it is decoded
                 room_bytes = self._resources.decoded_bytes.capacity - decoded.amount
                 work = partial(decode, one, limits=limits, room_bytes=room_bytes, stopping=stopping)
-                timed = partial(_timed, work, self._clock)
-                done, spent_s = await self._upload_work(timed, course)
-                uploaded[one.upload.where] = done
-                self._resources.backlog.took(one.announced_bytes, spent_s)
+                backlog, begun_s = self._resources.backlog, self._clock.monotonic_s()
+                ahead_bytes = backlog.waiting_bytes if one.announced_bytes else 0
+                done = uploaded[one.upload.where] = await self._upload_work(work, course)
+                backlog.took(ahead_bytes, self._clock.monotonic_s() - begun_s)
                 more_bytes = max(0, done.nbytes - one.announced_bytes)
                 self._require_room(decoded.amount + more_bytes, one.upload.where)
                 decoded.add(more_bytes)
@@ -380,11 +380,6 @@ def _checked_parts(question: Question, remote: RemoteMedia | None) -> tuple[tupl
     return parse_turns(
         question.turns, check_remote=fetches_nothing if remote is None else remote.check
     )
-
-
-def _timed(work: Callable[[], T], clock: Clock) -> tuple[T, float]:
-    begun_s = clock.monotonic_s()
-    return work(), clock.monotonic_s() - begun_s
 
 
 def _refuse_video(parts: Sequence[Sequence[Part]], engine: Engine) -> None:
