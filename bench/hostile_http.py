@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -275,8 +276,8 @@ def dialects(site: Site, case: Case) -> None:
 def inside(site: Site, case: Case) -> None:
     """Remote media are allowed, private networks are not."""
     own = httpx.URL(site.url).port
-    hosts = ("127.0.0.1", "localhost", "127.1", "2130706433", "0x7f000001", "0177.1", "[::1]")
-    hosts += ("[::ffff:127.0.0.1]", "0.0.0.0", "169.254.169.254", "10.0.0.1", "[fe80::1]")
+    hosts = ["127.0.0.1", "localhost", "127.1", "2130706433", "0x7f000001", "0177.1", "[::1]"]
+    hosts += ["[::ffff:127.0.0.1]", "0.0.0.0", "169.254.169.254", "10.0.0.1", "[fe80::1]"]
     for host in hosts:
         for port in ("", f":{own}"):
             answer = site.ask(case, image(f"http://{host}{port}/metrics?token=s3cret"))
@@ -378,7 +379,7 @@ async def _crowd(site: Site, case: Case, n_clients: int, data: bytes) -> None:
         picture_url = media.data_url(data[:2] + comment + data[2:], "image/jpeg").encode()
         head = (
             f"POST {CHAT} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {KEYS[n % 2]}\r\n"
-            "Content-Type: application/json\r\nConnection: close\r\n"
+            "Content-Type: application/json\r\n"
             f"Content-Length: {len(before) + len(picture_url) + len(after)}\r\n\r\n"
         )
         begun_s = time.perf_counter()
@@ -405,8 +406,10 @@ async def _exchanged(url: httpx.URL, pieces: Sequence[bytes]) -> bytes:
             writer.write(piece)
         with contextlib.suppress(ConnectionError):
             await writer.drain()
-        return await reader.read(1 << 20)
-    except ConnectionError:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
+        return head + await reader.readexactly(int(length or b"0"))
+    except (ConnectionError, asyncio.IncompleteReadError):
         return b""
     finally:
         writer.close()
@@ -448,7 +451,7 @@ class Trap:
             except TimeoutError:
                 continue
             connection.settimeout(20)
-            OwnedThread("trapped", lambda end, sock=connection: self._answer(sock, end)).start()
+            OwnedThread("trapped", partial(self._answer, connection)).start()
 
     def _answer(self, sock: socket.socket, end: threading.Event) -> None:
         with sock:

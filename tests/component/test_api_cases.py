@@ -63,6 +63,12 @@ def shown(server):
     return [part.frame.load() for part in content if hasattr(part, "frame")]
 
 
+def first_picture(request):
+    part = request.messages[-1].content[0]
+    assert isinstance(part, ImagePart)
+    return part
+
+
 async def is_alive(server):
     health = await server.client.get("/health")
     control = await server.ask(image(data_url(picture())))
@@ -360,7 +366,7 @@ async def test_case_9_two_keys_share_neither_a_frame_nor_the_beginning_of_a_prom
                 headers={"authorization": f"Bearer {key}"},
             )
             cached.append(answer.json()["overshoot"]["cache"]["cached_input_tokens"])
-        keys = [r.messages[-1].content[0].frame.key for r in server.engine.requests]
+        keys = [first_picture(request).frame.key for request in server.engine.requests]
         assert keys[0] == keys[1] != keys[2]
         assert cached[0] == cached[2] == 0 < cached[1]
 
@@ -371,5 +377,5 @@ async def test_case_9_another_budget_of_pixels_is_another_picture_to_the_engine(
         for n_pixels in (64 * 48, 32 * 32):
             url = f"ovs://streams/{stream_id}?frame_index=0&max_pixels={n_pixels}"
             await server.ask(image(url))
-        first, second = (r.messages[-1].content[0] for r in server.engine.requests)
+        first, second = map(first_picture, server.engine.requests)
         assert (first.max_pixels, second.max_pixels) == (64 * 48, 32 * 32)

@@ -15,6 +15,7 @@ from PIL import Image
 
 from liveedge.core.clock import SystemClock
 from liveedge.core.errors import MediaInvalid, MediaTooLarge
+from liveedge.engine.request import ImagePart
 from liveedge.media.pull_policy import PullPolicy
 from liveedge.media.remote import RemoteLimits, check_remote_url, fetch
 from tests.media_files import encode_numbered
@@ -43,12 +44,17 @@ def fetched(url, *, policy, max_bytes=100_000, **options):
     )
 
 
+class Site(WebServer):
+    def __init__(self, answers):
+        super().__init__(lambda request: answers.get(request.path, Answer(status=404)))
+        self.answers = answers
+
+
 @pytest.fixture
 def web():
     """A server whose answers the test sets by path."""
     answers: dict[str, Answer] = {}
-    server = WebServer(lambda request: answers.get(request.path, Answer(status=404)))
-    server.answers = answers
+    server = Site(answers)
     yield server
     server.close()
 
@@ -288,7 +294,9 @@ async def test_a_remote_picture_and_a_remote_clip_are_the_same_as_sent_ones(web)
         keys = []
         for url in (data_url(picture()), web.url("/x.png")):
             assert (await server.ask(image(url))).status_code == 200
-            keys.append(server.engine.requests[-1].messages[-1].content[0].frame.key)
+            part = server.engine.requests[-1].messages[-1].content[0]
+            assert isinstance(part, ImagePart)
+            keys.append(part.frame.key)
         assert keys[0] == keys[1]  # by content, so their encoding is shared
         answer = await server.ask(video(web.url("/x.mp4")))
         assert len(answer.json()["liveedge"]["frames"]) == 4
