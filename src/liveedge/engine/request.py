@@ -95,7 +95,7 @@ class GenerateRequest:
 
     request_id: str
     messages: tuple[Message, ...]
-    owner: str = ""  # no prefix is shared between owners
+    tenant: str = ""  # prefixes are reused within one tenant only
     tools: tuple[Mapping[str, Any], ...] = ()
     sampling: SamplingParams = SamplingParams()
     form: AnswerForm | None = None  # hold the answer to it

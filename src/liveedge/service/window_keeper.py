@@ -340,7 +340,7 @@ def prefix_of(
     request = GenerateRequest(
         request_id=uuid.uuid4().hex,
         messages=prompt.messages,
-        owner=plan.key.tenant,
+        tenant=plan.key.tenant,
         priority="batch",
     )
     return engine.prepare_window(request)
