@@ -56,6 +56,7 @@ METAVARS = {
     "announced_ip": "ADDRESS",
     "ice_servers": "URL",
     "livekit": "JSON",
+    "remote_media_ports": "PORT",
     "state_dir": "FOLDER",
     "keys_file": "FILE",
 }

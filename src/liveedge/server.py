@@ -50,12 +50,14 @@ from liveedge.engine.process.supervisor import Patience
 from liveedge.frames.store import StoreLimits
 from liveedge.media.picture import PictureLimits
 from liveedge.media.pull_policy import PullPolicy
+from liveedge.media.remote import RemoteLimits
 from liveedge.media.source import Source
 from liveedge.media.webrtc.session import IceServer, MediaSessions
 from liveedge.resources import engine_settings, fitting, planned
 from liveedge.service.answer_stats import AnswerStats
 from liveedge.service.ask import Asker, AskResources, AskSettings
 from liveedge.service.audit import Audit
+from liveedge.service.backlog import Backlog
 from liveedge.service.key_file import StoredKey
 from liveedge.service.keys import KeyRing
 from liveedge.service.limited import AnswerLimits, LimitedAnswers
@@ -65,8 +67,10 @@ from liveedge.service.observed import Observed
 from liveedge.service.pictures import Pictures
 from liveedge.service.preview import Previews
 from liveedge.service.publishing import Publishing, PublishParts
+from liveedge.service.queueing import Queueing
 from liveedge.service.rates import Rates
 from liveedge.service.registry import Registry
+from liveedge.service.remote import RemoteMedia
 from liveedge.service.sources import Pipelines, SourcePolicy
 from liveedge.service.state_dir import StateDir
 from liveedge.service.streams import LEASE_S, StreamLimits, Streams
@@ -82,7 +86,9 @@ KEEP_ALIVE_S = 75
 LAST_WORDS_S = 2  # after the drain, to tell clients; connections that take longer are dropped
 GOODBYE_S = 1.0  # of these, for sockets to end by themselves where nothing else is in progress
 MEDIA_THREADS = 2
+FETCH_THREADS = 8  # remote media at once; one key gets half of them
 PROMPT_THREADS = 2
+BURST_SESSIONS = 2  # times the sessions: so many average questions may be before a newcomer
 SCHEMA_THREADS = 10  # more than the engine lets wait: one is free for a schema it knows already
 LONG_PROMPT_THREADS = 1  # apart from those: texts of many pages wait for each other alone
 # Otherwise the tokenizer makes a pool of its own, with a thread per core, to count one text.
@@ -146,13 +152,19 @@ def build_app(
     memory = fitting(settings, asked, folder)
     access = _access(settings, clock)
     workers = Workers("frames", n_threads=MEDIA_THREADS)
+    held_bytes = Budget(memory.bodies_bytes, what="bytes of request bodies")
+    decoded_bytes = Budget(memory.decoded_bytes, what="bytes of decoded uploads")
+    fetches = Workers("fetches", n_threads=FETCH_THREADS)
     questions = AskResources(
         prompts=Workers("prompts", n_threads=PROMPT_THREADS),
         long_prompts=Workers("long-prompts", n_threads=LONG_PROMPT_THREADS),
         schemas=Workers("schemas", n_threads=SCHEMA_THREADS),
         uploads=Workers("uploads", n_threads=MEDIA_THREADS),
         in_progress=Budget(settings.max_requests, what="questions"),
-        decoded_bytes=Budget(memory.decoded_bytes, what="bytes of decoded uploads"),
+        queueing=_queueing(settings, clock),
+        decoded_bytes=decoded_bytes,
+        backlog=Backlog(n_workers=MEDIA_THREADS, counted=decoded_bytes),
+        remote=_remote_media(settings, own_ports, held_bytes, fetches, clock),
     )
     local = _LocalEngine(folder, asked, settings, clock, nursery)
     models = ModelHost(
@@ -196,7 +208,6 @@ def build_app(
         prompts=window_prompts,
         limits=_window_limits(settings),
     )
-    held_bytes = Budget(memory.bodies_bytes, what="bytes of request bodies")
     connections_ended: Counter[str] = Counter()
     publisher_bytes = Budget(PUBLISHER_BODY_BYTES, what="bytes of publishers' requests")
     previews = Previews(clock=clock, streams=streams, is_shared=lambda: access.keys.is_shared)
@@ -219,13 +230,14 @@ def build_app(
             is_regional=bool(settings.regions),
         ),
     )
-    answers = LimitedAnswers(
+    limited = LimitedAnswers(
         asker,
         _answer_limits(settings, memory.bodies_bytes),
         is_shared=lambda: access.keys.is_shared,
     )
+    answers = Observed(limited, observers=observers, clock=clock)
     services = Services(
-        answers=Observed(answers, observers=observers, clock=clock),
+        answers=answers,
         models=models,
         streams=streams,
         windows=windows,
@@ -238,17 +250,19 @@ def build_app(
         audit=access.audit,
         metrics=MetricSources(
             access=AccessSources(
-                keys=access.keys, audit=access.audit, rates=access.rates, answers=answers
+                keys=access.keys, audit=access.audit, rates=access.rates, answers=limited
             ),
             models=models,
             streams=streams,
             windows=windows,
             budgets={
                 "questions": questions.in_progress,
+                "queueing_ms": questions.queueing,
                 "request_body_bytes": held_bytes,
                 "publisher_body_bytes": publisher_bytes,
                 "decoded_upload_bytes": questions.decoded_bytes,
                 "previews": previews.open,
+                **({} if questions.remote is None else {"fetches": questions.remote.at_once}),
             },
             publishing=publishing,
             connections_ended=connections_ended,
@@ -278,6 +292,7 @@ def build_app(
                 questions.prompts,
                 questions.long_prompts,
                 questions.schemas,
+                fetches,
                 window_prompts,
             ),
             traces,
@@ -286,7 +301,7 @@ def build_app(
     return Built(
         app=app,
         keys=access.keys,
-        answers=answers,
+        answers=limited,
         models=models,
         streams=streams,
         windows=windows,
@@ -856,6 +871,12 @@ def _registry(settings: Settings, clock: Clock) -> Registry | None:
         raise
 
 
+def _queueing(settings: Settings, clock: Clock) -> Queueing:
+    max_wait_s = None if settings.max_queue_ms is None else settings.max_queue_ms / 1000
+    burst = BURST_SESSIONS * settings.max_sessions
+    return Queueing(clock=clock, burst=burst, max_wait_s=max_wait_s)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Access:
     """Who may come in, how often, and what is noted of it."""
@@ -919,6 +940,32 @@ def _policy(settings: Settings, own_ports: frozenset[int]) -> SourcePolicy:
         allow_private=settings.allow_private_sources,
     )
     return SourcePolicy(pull=pull, allow_local=settings.allow_local_sources)
+
+
+def _remote_media(
+    settings: Settings,
+    own_ports: frozenset[int],
+    held_bytes: Budget,
+    workers: Workers,
+    clock: Clock,
+) -> RemoteMedia | None:
+    if not settings.allow_remote_media:
+        return None
+    policy = PullPolicy(
+        own_ports=own_ports,
+        own_addresses=own_addresses(settings.host),
+        allow_private=settings.allow_private_media,
+        ports=frozenset(settings.remote_media_ports),
+    )
+    return RemoteMedia(
+        policy=policy,
+        limits=RemoteLimits(max_bytes=settings.max_remote_mb << 20),
+        max_of_question_bytes=settings.max_body_mb << 20,
+        max_at_once=FETCH_THREADS,
+        held=held_bytes,
+        workers=workers,
+        clock=clock,
+    )
 
 
 def own_addresses(host: str) -> frozenset[str]:

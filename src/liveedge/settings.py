@@ -43,7 +43,16 @@ MASK = "********"
 SHIPPED_MODEL = "liveedge/workcell-tiny"
 KEYS_NAME = "keys.sqlite"  # in the state folder
 _WRITTEN_AS_JSON = frozenset(  # in variables, where they hold more than one word
-    {"api_key", "cors_origins", "regions", "aliases", "announced_ip", "ice_servers", "livekit"}
+    {
+        "api_key",
+        "cors_origins",
+        "regions",
+        "aliases",
+        "announced_ip",
+        "ice_servers",
+        "livekit",
+        "remote_media_ports",
+    }
 )
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?) ?(%|[kmgt]i?b?|b|)", re.IGNORECASE)
 _UNITS = {"": 0, "b": 0, "k": 1, "m": 2, "g": 3, "t": 4}
@@ -151,6 +160,11 @@ def _as_tuple(value: object) -> object:
     return (value,) if isinstance(value, str) else value
 
 
+def _as_numbers(value: object) -> object:
+    """One number stands for a list of one."""
+    return (value,) if isinstance(value, str | int) else value
+
+
 def _as_memory(value: object) -> object:
     """Kept as written; the machine is asked only where it runs. A bare number is bytes."""
     text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
@@ -167,6 +181,9 @@ Share: TypeAlias = Annotated[float, Field(ge=0.0, le=1.0)]
 Seconds: TypeAlias = Annotated[float, Field(gt=0.0)]
 NoneOrMoreSeconds: TypeAlias = Annotated[float, Field(ge=0.0)]
 MemorySize: TypeAlias = Annotated[str, BeforeValidator(_as_memory)]
+Ports: TypeAlias = Annotated[
+    tuple[Annotated[int, Field(ge=1, le=65535)], ...], BeforeValidator(_as_numbers)
+]
 PortRange: TypeAlias = Annotated[str, BeforeValidator(_as_ports)]
 Addresses: TypeAlias = Annotated[
     tuple[Annotated[str, AfterValidator(_is_address)], ...], BeforeValidator(_as_tuple)
@@ -292,6 +309,12 @@ class Settings(BaseModel):
     encoder_cache_mb: Count = Field(256, description="memory for encoded frames")
     prefill_chunk: Count = Field(512, description="prompt tokens computed between two decode steps")
     queue: Count = Field(64, description="requests that may wait for a session")
+    # Whether late answers or none are worse depends on who asks.
+    max_queue_ms: Count | None = Field(
+        None,
+        description="how long a question may have to wait for others while more come than can be"
+        " answered; default: as long as an average question takes",
+    )
     threads: Count | None = Field(None, description="threads of the model; default: one per core")
     # Proof costs a second computation of what it proves.
     verify_warm: Share = Field(
@@ -332,6 +355,16 @@ class Settings(BaseModel):
     max_decoded_mb: Count | None = Field(
         None, description="decoded uploads held at once; default: by the memory, at most 1024"
     )
+
+    # Whoever may ask could make the server ask others: only where the network allows for it.
+    allow_remote_media: bool = Field(
+        False, description="fetch pictures and clips that questions name by http(s) URL"
+    )
+    allow_private_media: bool = Field(
+        False, description="fetch them from private networks and this machine too"
+    )
+    remote_media_ports: Ports = Field((80, 443), description="port that they are fetched from")
+    max_remote_mb: Count = Field(16, description="size of one of them")
 
     max_streams: Count = Field(64, description="active streams at once")
     max_streams_per_key: Count = Field(16, description="active streams of one key")

@@ -85,8 +85,8 @@ class Question:
     max_age_ms: int | None = None  # for every reference that names none
     priority: Priority = "interactive"
     region: str | None = None
-    traceparent: str | None = None  # the client's span, as its header says it: for traces alone
     caller: Caller | None = None  # whose limits hold; None: those of every key, by tenant
+    traceparent: str | None = None  # the client's span, as its header says it: for traces alone
 
     @property
     def n_chars(self) -> int:
