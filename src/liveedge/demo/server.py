@@ -84,7 +84,6 @@ def running_server(
     chosen = port or free_port()
     command = [sys.executable, "-m", "liveedge", "serve", *([model] if model else [])]
     command += ["--host", "127.0.0.1", "--port", str(chosen), "--until-stdin-closes", *flags]
-    command += ["--log-format", "text"]  # which is read here, whatever the environment says
     # Settings of a real server (a key, another port) must not leak into the demonstration.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("LIVEEDGE_")}
     with tempfile.TemporaryFile(mode="w+") as output:
