@@ -15,6 +15,7 @@ Invariants
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -45,7 +46,7 @@ from liveedge.engine.decide.rates import Rates
 from liveedge.engine.decide.sequence import Marks, Sequence, Verifying, Vocabulary, Warming
 from liveedge.engine.decide.slicing import Slicer
 from liveedge.engine.decide.slots import Copy, SlotTable
-from liveedge.engine.decide.turns import Turns
+from liveedge.engine.decide.turns import TenantTurns, Turns
 from liveedge.engine.decide.verify import Verifier, with_cached_features
 from liveedge.engine.interface import EngineStats, PreparedRequest, Warmed, WindowPrefix
 from liveedge.engine.request import Event, Failed, Finished
@@ -93,6 +94,7 @@ class Scheduler:
             keeps_logits=self._verifier.chooses,
         )
         self._admitted = Turns()
+        self._tenants = TenantTurns()
         self._background = BackgroundWork()
         self._live: dict[str, Sequence] = {}
         self._books = _Books()
@@ -258,14 +260,15 @@ class Scheduler:
         )
 
     def _admit(self, now_s: float) -> list[SlotCopy]:
-        """Slots for those who wait: by rank, but batch requests are not passed over for ever. The
-        first that does not fit yet holds back the rest."""
+        """Slots for those who wait: by rank, but batch requests are not passed over for ever, and of
+        a rank by turns of tenants. The first that does not fit yet holds back the rest."""
         copies: list[SlotCopy] = []
         waiting = self._answers("waiting") if self._slots.n_free else []
         while waiting and self._slots.n_free:
             sequence = self._next_in(waiting)
             if not self._hold_features(sequence):
                 break
+            self._tenants.took(sequence.tenant)
             self._admitted.took(sequence.rank, waiting={other.rank for other in waiting})
             waiting.remove(sequence)
             self.counters.encoder_hits += len(sequence.warm)
@@ -276,8 +279,13 @@ class Scheduler:
         return copies
 
     def _next_in(self, waiting: list[Sequence]) -> Sequence:
-        first = {sequence.rank: sequence for sequence in reversed(waiting)}
-        return next(first[rank] for rank in self._admitted.order() if rank in first)
+        """The oldest of the tenant whose turn it is: many requests of one do not stand before the
+        first of another."""
+        ranks = {sequence.rank for sequence in waiting}
+        rank = next(rank for rank in self._admitted.order() if rank in ranks)
+        held = Counter(one.tenant for one in self._live.values() if one.slot is not None)
+        due = (sequence for sequence in waiting if sequence.rank == rank)
+        return min(due, key=lambda one: self._tenants.place(one.tenant, n_held=held[one.tenant]))
 
     def _hold_features(self, sequence: Sequence) -> bool:
         """For an answer; background work that holds what it needs gives way, and begins again from

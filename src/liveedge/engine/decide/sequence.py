@@ -86,6 +86,12 @@ class Sequence:
     compared: list[Compared] = field(default_factory=list)  # what verifying it found
 
     @property
+    def tenant(self) -> int:
+        """Whose it is, as far as that matters here: the first token of a prompt carries it
+        (`decide.prefix`)."""
+        return int(self.prepared.identity[0])
+
+    @property
     def request_id(self) -> str:
         return self.prepared.request.request_id
 
