@@ -137,11 +137,27 @@ class Scheduler:
             stream=TextStream(prepared.request.sampling.stop),
         )
         sequence.n_expected = self._guess_tokens(sequence)
-        before = [other for other in self._answers() if other.rank <= sequence.rank]
+        before = self._ahead_of(sequence)
         self._live[sequence.request_id] = sequence
         error = overdue(sequence, now_s) or self._admission.refuse(sequence, before, now_s=now_s)
         if error is not None:
             self._fail(sequence, error)
+
+    def _ahead_of(self, sequence: Sequence) -> list[Sequence]:
+        """What gets its slot before a newcomer: of another tenant that waits, no more than the
+        newcomer's own has waiting, and one."""
+        others = [other for other in self._answers() if other.rank <= sequence.rank]
+        own = sum(o.phase == "waiting" and o.tenant == sequence.tenant for o in others)
+        n_ahead: Counter[int] = Counter()
+        ahead: list[Sequence] = []
+        for other in others:
+            is_rival = other.phase == "waiting" and other.rank == sequence.rank
+            if is_rival and other.tenant != sequence.tenant:
+                n_ahead[other.tenant] += 1
+                if n_ahead[other.tenant] > own + 1:
+                    continue
+            ahead.append(other)
+        return ahead
 
     def _next_order(self) -> int:
         self._n_arrived += 1
@@ -269,6 +285,7 @@ class Scheduler:
             if not self._hold_features(sequence):
                 break
             self._tenants.took(sequence.tenant)
+            sequence.order = self._next_order()  # else a crowd that came first is computed first
             self._admitted.took(sequence.rank, waiting={other.rank for other in waiting})
             waiting.remove(sequence)
             self.counters.encoder_hits += len(sequence.warm)

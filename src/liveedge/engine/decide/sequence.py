@@ -64,7 +64,7 @@ class Sequence:
     """State of one piece of work: waiting (no slot), prefilling (no token yet) or decoding."""
 
     prepared: PreparedRequest
-    order: int  # of arrival
+    order: int  # of arrival; from its slot on, among those with a slot
     marks: Marks
     background: Background | None = None  # None: an answer
     slot: int | None = None
