@@ -30,6 +30,7 @@ from pydantic import (
 )
 
 from liveedge.core.errors import SettingsInvalid
+from liveedge.core.log import LogFormat
 
 Origin: TypeAlias = Literal["flag", "environment", "file", "default"]
 
@@ -178,6 +179,7 @@ Count: TypeAlias = Annotated[int, Field(ge=1)]
 NoneOrMore: TypeAlias = Annotated[int, Field(ge=0)]
 Share: TypeAlias = Annotated[float, Field(ge=0.0, le=1.0)]
 Seconds: TypeAlias = Annotated[float, Field(gt=0.0)]
+NoneOrMoreSeconds: TypeAlias = Annotated[float, Field(ge=0.0)]
 MemorySize: TypeAlias = Annotated[str, BeforeValidator(_as_memory)]
 Ports: TypeAlias = Annotated[
     tuple[Annotated[int, Field(ge=1, le=65535)], ...], BeforeValidator(_as_numbers)
@@ -227,6 +229,28 @@ class Settings(BaseModel):
     metrics_public: bool = Field(False, description="answer GET /metrics without a key")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="least severe lines of the log that are written"
+    )
+    # Collectors of logs want objects, people want lines.
+    log_format: LogFormat = Field("text", description="lines for people, or one JSON object a line")
+    # How long a load balancer and the longest answer need is not ours to know.
+    drain_s: NoneOrMoreSeconds = Field(
+        10.0, description="how long answers may go on after a signal to stop"
+    )
+    # Certificates are somebody else's to make and to renew.
+    tls_cert: Path | None = Field(
+        None, description="serve HTTPS with this PEM certificate, its chain included"
+    )
+    tls_key: Path | None = Field(None, description="the private key of tls-cert, PEM")
+    tls_key_password_file: Path | None = Field(
+        None, description="file with the password of tls-key, where it is encrypted"
+    )
+    otlp_endpoint: Annotated[str, _is_base_url("http", "https")] | None = Field(
+        None,
+        description="send traces of questions to this OpenTelemetry collector, by OTLP over HTTP, as"
+        " http://127.0.0.1:4318; needs liveedge[otel]",
+    )
+    otlp_sample: Share = Field(
+        1.0, description="share of questions that are traced, where their clients do not decide"
     )
 
     model: str = Field(
@@ -285,6 +309,12 @@ class Settings(BaseModel):
     encoder_cache_mb: Count = Field(256, description="memory for encoded frames")
     prefill_chunk: Count = Field(512, description="prompt tokens computed between two decode steps")
     queue: Count = Field(64, description="requests that may wait for a session")
+    # Whether late answers or none are worse depends on who asks.
+    max_queue_ms: Count | None = Field(
+        None,
+        description="how long a question may have to wait for others while more come than can be"
+        " answered; default: as long as an average question takes",
+    )
     threads: Count | None = Field(None, description="threads of the model; default: one per core")
     # Proof costs a second computation of what it proves.
     verify_warm: Share = Field(
@@ -414,6 +444,15 @@ class Settings(BaseModel):
             f"streams_mb is {self.streams_mb}, and one stream takes {stream_mb} (hot_mb and history_mb"
             " together): there could be none. Raise streams_mb, or lower history_mb"
         )
+
+    @model_validator(mode="after")
+    def _certificate_with_its_key(self) -> Self:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            missing = "tls_key" if self.tls_key is None else "tls_cert"
+            raise ValueError(f"{missing} is missing: HTTPS needs tls_cert and tls_key")
+        if self.tls_key_password_file is not None and self.tls_key is None:
+            raise ValueError("tls_key_password_file is set without tls_cert and tls_key")
+        return self
 
     @model_validator(mode="after")
     def _keys_hold_something(self) -> Self:
