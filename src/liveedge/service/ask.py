@@ -203,7 +203,7 @@ class Asker:
         self, parts: Sequence[Sequence[Part]], decoded: Holding, course: _Course
     ) -> dict[str, Uploaded]:
         with fetching(self._resources.remote, course.tenant, course.deadline_s) as fetches:
-            encoded = await self._read(parts, decoded, fetches, course)
+            encoded = await self._read(parts, fetches, course)
             announced_bytes = sum(one.announced_bytes for one in encoded)
             left_s = course.deadline_s - self._clock.monotonic_s()
             with self._resources.backlog.waiting(announced_bytes, left_s=left_s):
@@ -233,11 +233,7 @@ class Asker:
         return uploaded
 
     async def _read(
-        self,
-        parts: Sequence[Sequence[Part]],
-        decoded: Holding,
-        fetches: Fetches | None,
-        course: _Course,
+        self, parts: Sequence[Sequence[Part]], fetches: Fetches | None, course: _Course
     ) -> list[Encoded]:
         """All uploads, none of them decoded, and not more of them than there can be room for."""
         limits = self._settings.uploads
