@@ -23,6 +23,22 @@ from liveedge.models.qwen3_vl.config import read_json
 
 MARK: Final = "\U000f0000"  # private use; a user's own ones are dropped
 
+# A conversation with a tool, a call and its result. A template that leaves one of them out knows no
+# tools, and a question with tools must not be answered without them.
+PROBE_WORDS: Final = ("probe_tool", "probe_argument", "probe_result")
+_CALL: Final = {"name": "probe_tool", "arguments": {"x": "probe_argument"}}
+_FUNCTION: Final = {"name": "probe_tool", "description": "", "parameters": {"type": "object"}}
+PROBE_TOOLS: Final = ({"type": "function", "function": _FUNCTION},)
+PROBE_MESSAGES: Final = (
+    {"role": "user", "content": "Hello."},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "1", "type": "function", "function": _CALL}],
+    },
+    {"role": "tool", "content": "probe_result", "tool_call_id": "1"},
+)
+
 
 class ChatTemplate:
     """Renders messages. Immutable after construction; any thread."""
@@ -41,6 +57,7 @@ class ChatTemplate:
         self._constants = _named_tokens(folder)
         self._whole = _any_of(special)
         self._beginnings = _beginnings(special)
+        self.renders_tools = self._shows(PROBE_MESSAGES, PROBE_TOOLS, PROBE_WORDS)
 
     def render(
         self,
@@ -62,6 +79,18 @@ class ChatTemplate:
                 f"the model's chat template refuses these messages: {error}",
                 loc=("body", "messages"),
             ) from error
+
+    def _shows(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        words: Sequence[str],
+    ) -> bool:
+        try:
+            text = self.render(messages, tools, add_generation_prompt=True)
+        except (RequestInvalid, TypeError, ValueError):  # jinja2 lets errors of Python pass
+            return False
+        return all(word in text for word in words)
 
     def _mark(self, value: Any) -> Any:
         if isinstance(value, str):
