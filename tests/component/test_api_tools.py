@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from liveedge.engine.form.forms import ANY_OBJECT, ToolForm
+from liveedge.engine.request import TextPart
 from liveedge.testing.engine import FakeEngine
 from tests.serving import MODEL, data_url, image, picture, serving, sse_events, video
 
@@ -88,7 +89,8 @@ async def test_what_is_no_call_of_an_offered_function_is_content(stream):
 
 async def test_without_tools_marks_are_words():
     async with saying(CALL) as server:
-        for options in ({}, {"tools": []}, {"tools": TOOLS, "tool_choice": "none"}):
+        without: list[dict[str, Any]] = [{}, {"tools": []}, {"tools": TOOLS, "tool_choice": "none"}]
+        for options in without:
             said = (await server.ask(**options)).json()["choices"][0]
             assert (said["message"]["content"], said["finish_reason"]) == (CALL, "stop")
         assert all(request.tools == () for request in server.engine.requests)
@@ -180,7 +182,9 @@ async def test_calls_and_their_results_reach_the_template_as_it_wants_them():
         assert [c["function"]["arguments"] for c in asked.tool_calls] == [
             {"to": "left"}, {"to": "ä"}, {}, "no JSON", deep, {}
         ]  # fmt: skip
-        assert [r.content[0].text for r in results] == ["first", "second", "third"]
+        assert [r.content for r in results] == [
+            (TextPart("first"),), (TextPart("second"),), (TextPart("third"),)
+        ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -235,7 +239,8 @@ async def test_tools_that_are_not_known_are_refused_by_name(options, says):
 
 async def test_empty_fields_of_old_clients_ask_for_nothing():
     async with serving() as server:
-        options = {"functions": [], "function_call": "auto", "tools": None, "tool_choice": None}
+        options: dict[str, Any] = {"functions": [], "tools": None, "tool_choice": None}
+        options["function_call"] = "auto"
         assert (await server.ask(**options)).status_code == 200
 
 

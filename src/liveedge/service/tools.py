@@ -104,12 +104,12 @@ class CallSplitter:
                 yield event
 
     def _text(self, event: TextDelta, reader: CallReader) -> Iterator[AnswerEvent]:
-        pieces = reader.push(event.text)
-        words = ""
-        if pieces and isinstance(pieces[0], Words):
-            words = pieces.pop(0).text
-        yield replace(event, text=words)
-        for piece in pieces:
+        match reader.push(event.text):
+            case [Words(text), *rest]:
+                yield replace(event, text=text)
+            case rest:
+                yield replace(event, text="")
+        for piece in rest:
             yield self._event(event.choice, piece)
 
     def _end(self, event: ChoiceEnd, reader: CallReader) -> Iterator[AnswerEvent]:

@@ -95,11 +95,11 @@ def on_trial(form: AnswerForm) -> str:
     """
     if not isinstance(form, ToolForm):
         return written(form)
-    parts = ["it", written(form)]
+    parts: list[str] = []
     for function in form.functions:
         rule = json_rule(function.arguments, lenient=not function.strict)
         parts += [f"the parameters of {function.name}", f"%llguidance {{}}\nstart: {rule}\n"]
-    return NEXT.join(parts)
+    return NEXT.join([*parts, "all of it", written(form)])
 
 
 def _written_tools(form: ToolForm) -> str:
