@@ -23,11 +23,30 @@ from liveedge.models.qwen3_vl.config import read_json
 
 MARK: Final = "\U000f0000"  # private use; a user's own ones are dropped
 
+# What a template may raise where a tool or a message is not as it expects. jinja2 lets errors of
+# Python pass.
+TEMPLATE_ERRORS: Final = (
+    jinja2.TemplateError,
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+)
+
 # A conversation with a tool, a call and its result. A template that leaves one of them out knows no
 # tools, and a question with tools must not be answered without them.
 PROBE_WORDS: Final = ("probe_tool", "probe_argument", "probe_result")
 _CALL: Final = {"name": "probe_tool", "arguments": {"x": "probe_argument"}}
-_FUNCTION: Final = {"name": "probe_tool", "description": "", "parameters": {"type": "object"}}
+_FUNCTION: Final = {
+    "name": "probe_tool",
+    "description": "",
+    "parameters": {
+        "type": "object",
+        "properties": {"x": {"type": "string", "description": ""}},
+        "required": ["x"],
+    },
+}
 PROBE_TOOLS: Final = ({"type": "function", "function": _FUNCTION},)
 PROBE_MESSAGES: Final = (
     {"role": "user", "content": "Hello."},
@@ -67,14 +86,16 @@ class ChatTemplate:
         add_generation_prompt: bool,
     ) -> str:
         """The prompt as text, with users' special tokens marked; `unmark` each piece of it."""
+        marked = self._mark(messages)
+        marked_tools = self._mark(tools) or None
         try:
             return self._template.render(
-                messages=self._mark(messages),
-                tools=self._mark(tools) or None,
+                messages=marked,
+                tools=marked_tools,
                 add_generation_prompt=add_generation_prompt,
                 **self._constants,
             )
-        except jinja2.TemplateError as error:
+        except TEMPLATE_ERRORS as error:
             raise RequestInvalid(
                 f"the model's chat template refuses these messages: {error}",
                 loc=("body", "messages"),
@@ -88,7 +109,7 @@ class ChatTemplate:
     ) -> bool:
         try:
             text = self.render(messages, tools, add_generation_prompt=True)
-        except (RequestInvalid, TypeError, ValueError):  # jinja2 lets errors of Python pass
+        except RequestInvalid:
             return False
         return all(word in text for word in words)
 
