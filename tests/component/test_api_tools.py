@@ -166,10 +166,11 @@ async def test_calls_and_their_results_reach_the_template_as_it_wants_them():
         return {"id": f"call_{number}", "type": "function", "function": function, "index": number}
 
     deep = '{"x":' * 70 + "1" + "}" * 70
-    arguments = ['{"to": "left"}', {"to": "ä"}, "", "no JSON", deep, None]
+    half = '{"to": "\\ud83d"}'  # of a character
+    arguments = ['{"to": "left"}', {"to": "ä"}, "", "no JSON", deep, half, None]
     messages = [
         {"role": "user", "content": "go"},
-        {"role": "assistant", "content": None, "tool_calls": list(map(call, range(6), arguments))},
+        {"role": "assistant", "content": None, "tool_calls": list(map(call, range(7), arguments))},
         {"role": "tool", "tool_call_id": "call_1", "content": [{"type": "text", "text": "second"}]},
         {"role": "tool", "tool_call_id": "call_0", "content": "first", "name": "move"},
         {"role": "tool", "content": "third"},
@@ -180,7 +181,7 @@ async def test_calls_and_their_results_reach_the_template_as_it_wants_them():
         assert answer.status_code == 200, answer.text
         _, asked, *results = server.engine.requests[0].messages
         assert [c["function"]["arguments"] for c in asked.tool_calls] == [
-            {"to": "left"}, {"to": "ä"}, {}, "no JSON", deep, {}
+            {"to": "left"}, {"to": "ä"}, {}, "no JSON", deep, half, {}
         ]  # fmt: skip
         assert [r.content for r in results] == [
             (TextPart("first"),), (TextPart("second"),), (TextPart("third"),)

@@ -11,7 +11,11 @@ from typing import Any
 
 import pytest
 
-from liveedge.core.errors import ParameterUnsupported, ResponseFormatUnsupported
+from liveedge.core.errors import (
+    ParameterUnsupported,
+    RequestInvalid,
+    ResponseFormatUnsupported,
+)
 from liveedge.engine.form.forms import (
     AnswerForm,
     ChoiceForm,
@@ -27,6 +31,7 @@ from liveedge.engine.interface import WindowPrefix
 from liveedge.engine.process.start import make_compiler
 from liveedge.engine.request import GenerateRequest, Message, SamplingParams, TextPart
 from liveedge.models.qwen3_vl.prompt import PromptBuilder
+from liveedge.models.qwen3_vl.template import ChatTemplate
 from liveedge.service.tool_calls import CallPiece, CallReader, Words
 from tests.checkpoints import make_checkpoint
 from tests.engines import Answer, LocalEngine, media_part
@@ -240,6 +245,20 @@ def test_a_template_that_shows_no_tools_refuses_them(tmp_path: Path) -> None:
         assert engine.preparer.prepare(asked(None, tools=())).n_tokens > 0
     finally:
         engine.close()
+
+
+def test_a_template_that_stumbles_over_a_tool_says_so(tmp_path: Path) -> None:
+    shutil.copy(SHIPPED / "tokenizer_config.json", tmp_path)
+    counting = (
+        "{{ tools[0].function.name }}{{ tools[0].function.parameters.properties | length }}"
+        "{% for m in messages %}{{ m.content }}{{ m.tool_calls | tojson if m.tool_calls }}{% endfor %}"
+    )
+    (tmp_path / "chat_template.jinja").write_text(counting)
+    template = ChatTemplate(tmp_path, [])
+    assert template.renders_tools
+    odd = {"function": {"name": "f", "parameters": {"type": "object", "properties": 5}}}
+    with pytest.raises(RequestInvalid, match="refuses these messages"):
+        template.render([{"role": "user", "content": "x"}], [odd], add_generation_prompt=True)
 
 
 def offer(schema: dict[str, Any], *, strict: bool = True, n: int = 1) -> ToolForm:

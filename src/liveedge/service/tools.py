@@ -159,7 +159,7 @@ def _object(text: str) -> Mapping[str, Any] | str:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return text
-    return value if isinstance(value, dict) and _is_shallow(value) else text
+    return value if isinstance(value, dict) and _is_shallow(value) and _is_text(value) else text
 
 
 def _is_shallow(value: object) -> bool:
@@ -170,6 +170,15 @@ def _is_shallow(value: object) -> bool:
         if not level:
             return True
     return False
+
+
+def _is_text(value: object) -> bool:
+    """An escape may stand for half a character, which no tokenizer takes."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _items(value: object) -> Sequence[object]:
