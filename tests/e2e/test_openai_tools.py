@@ -8,10 +8,12 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+import httpx
 import openai
 import pytest
 from pydantic import BaseModel
@@ -140,6 +142,39 @@ def test_logprobs_cover_what_was_said(client: openai.OpenAI):
         tokens = choice.logprobs.content or []
         assert "".join(token.token for token in tokens) == choice.message.content
         assert all(len(token.top_logprobs) == 2 for token in tokens)
+
+
+def test_a_call_about_a_live_segment_is_made_on_a_warm_window(client: openai.OpenAI, url: str):
+    with httpx.Client(base_url=f"{url}/v1beta", trust_env=False, timeout=30) as http:
+        stream_id = http.post("/streams", json={"source": {"type": "sim"}}).json()["id"]
+        segment = f"ovs://streams/{stream_id}?start_offset_ms=-2000&max_fps=2"
+        messages: Any = [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "video_url", "video_url": {"url": segment}},
+                    {"type": "text", "text": "Is the lamp on?"},
+                ],
+            }
+        ]
+
+        def ask() -> tuple[Any, Any]:
+            answer = client.chat.completions.create(
+                model=MODEL, messages=messages, tools=[LAMP], tool_choice=FORCED,
+                extra_body={"max_age_ms": 20_000},
+            )  # fmt: skip
+            return answer, http.get(f"/streams/{stream_id}").json()["windows"]
+
+        answer, windows = ask()
+        ends_s = time.monotonic() + 60
+        while not (windows and windows[0]["hits"]) and time.monotonic() < ends_s:
+            time.sleep(0.2)  # the window is on its way
+            answer, windows = ask()
+        http.delete(f"/streams/{stream_id}")
+    assert windows[0]["hits"] >= 1
+    assert answer.choices[0].finish_reason == "tool_calls"
+    evidence: Any = answer.model_extra["liveedge"]
+    assert all(frame["warm"] for frame in evidence["frames"])
 
 
 def test_the_example_of_the_guide_runs(url: str):
