@@ -259,6 +259,7 @@ class Asker:
                 request_id=uuid.uuid4().hex,  # ours: a client may use its own for several at once
                 messages=prompt.messages,
                 tools=offered(question.tools),
+                tenant=question.tenant,
                 sampling=question.sampling,
                 form=form,
                 priority=question.priority,

@@ -341,6 +341,7 @@ def prefix_of(
         request_id=uuid.uuid4().hex,
         messages=prompt.messages,
         tools=plan.key.tools,
+        tenant=plan.key.tenant,
         priority="batch",
     )
     return engine.prepare_window(request)
