@@ -32,6 +32,7 @@ from liveedge.api.app import ApiSettings, Lifespan, Services, create_app
 from liveedge.api.connection import ConnectionLimits, HttpProtocol
 from liveedge.api.last_words import LastWords
 from liveedge.api.metrics import MetricSources
+from liveedge.api.watch_encode import watch_event
 from liveedge.api.websocket import WebSocketProtocol
 from liveedge.api.whip import ice_link
 from liveedge.core.clock import Clock, SystemClock
@@ -60,6 +61,7 @@ from liveedge.service.registry import Registry
 from liveedge.service.sources import Pipelines, SourcePolicy
 from liveedge.service.state_dir import StateDir
 from liveedge.service.streams import LEASE_S, StreamLimits, Streams
+from liveedge.service.watches import Watches, WatchLimits
 from liveedge.service.windows import WindowLimits, Windows
 from liveedge.service.workers import Workers
 from liveedge.settings import SHIPPED_MODEL, Settings, ice_server, is_loopback, port_range
@@ -98,6 +100,7 @@ class Built:
     models: ModelHost
     streams: Streams
     windows: Windows
+    watches: Watches
     previews: Previews
     publishing: Publishing
     questions: AskResources
@@ -184,22 +187,33 @@ def build_app(
     secret = secrets.token_bytes(32) if registry is None else registry.folder.secret
     receiving = _Receiving(settings, clock, streams, secret=secret, sessions=sessions)
     publishing = Publishing(receiving.parts(), valid_s=LEASE_S)
-    services = Services(
-        answers=Asker(
-            clock=clock,
-            models=models,
-            streams=streams,
-            windows=windows,
-            resources=questions,
-            settings=AskSettings(
-                timeout_ms=settings.timeout_ms,
-                region=settings.region,
-                is_regional=bool(settings.regions),
-            ),
-        ),
+    asker = Asker(
+        clock=clock,
         models=models,
         streams=streams,
         windows=windows,
+        resources=questions,
+        settings=AskSettings(
+            timeout_ms=settings.timeout_ms,
+            region=settings.region,
+            is_regional=bool(settings.regions),
+        ),
+    )
+    watches = Watches(
+        clock=clock,
+        answers=asker,
+        check=asker.check,
+        streams=streams,
+        encode=watch_event,
+        limits=_watch_limits(settings),
+        chance=random.Random(),
+    )
+    services = Services(
+        answers=asker,
+        models=models,
+        streams=streams,
+        windows=windows,
+        watches=watches,
         previews=previews,
         publishing=publishing,
         held_bytes=held_bytes,
@@ -208,6 +222,7 @@ def build_app(
             models=models,
             streams=streams,
             windows=windows,
+            watches=watches,
             budgets={
                 "questions": questions.in_progress,
                 "request_body_bytes": held_bytes,
@@ -233,7 +248,7 @@ def build_app(
             models,
             streams,
             windows,
-            _Guests(publishing, previews),
+            _Guests(publishing, previews, watches),
             (
                 workers,
                 questions.uploads,
@@ -249,6 +264,7 @@ def build_app(
         models=models,
         streams=streams,
         windows=windows,
+        watches=watches,
         previews=previews,
         publishing=publishing,
         questions=questions,
@@ -473,6 +489,7 @@ class _Server(uvicorn.Server):
         await self._tasks.close()
         # Their connections have no end of their own to be waited for.
         self.built.previews.stop()
+        self.built.watches.stop()
         await self.built.publishing.close()
         self._tasks.start(self._cut_off(), name="drain")
         await super().shutdown(sockets)
@@ -698,8 +715,10 @@ class _Guests:
 
     publishing: Publishing
     previews: Previews
+    watches: Watches
 
     async def close(self) -> None:
+        await self.watches.close()
         await self.publishing.close()
         self.previews.close()
 
@@ -773,6 +792,14 @@ def _window_limits(settings: Settings) -> WindowLimits:
         max_windows_per_tenant=settings.max_windows_per_key,
         ttl_s=settings.window_ttl_s,
         thread_ttl_s=settings.thread_window_ttl_s,
+    )
+
+
+def _watch_limits(settings: Settings) -> WatchLimits:
+    return WatchLimits(
+        max_watches=settings.max_watches,
+        max_watches_per_tenant=settings.max_watches_per_key,
+        ttl_s=settings.watch_ttl_s,
     )
 
 

@@ -22,6 +22,7 @@ from liveedge.service.models import ModelHost
 from liveedge.service.publishing import Publishing
 from liveedge.service.streams import Streams
 from liveedge.service.totals import StreamTotals
+from liveedge.service.watches import Watches, WatchTotals
 from liveedge.service.windows import Windows
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -134,6 +135,7 @@ class MetricSources:
     models: ModelHost
     streams: Streams
     windows: Windows
+    watches: Watches
     budgets: Mapping[str, Budget]  # what each bounds
     publishing: Publishing
     connections_ended: Mapping[str, int]  # by `connection.ENDS`
@@ -150,6 +152,7 @@ def metrics_text(sources: MetricSources) -> str:
             *engine_metrics(_stats(sources.models)),
             *stream_metrics(sources.streams.totals()),
             *_windows(sources.windows),
+            *watch_metrics(sources.watches.totals()),
             *_publishers(sources.publishing),
             *_budgets(sources.budgets),
             _many(
@@ -256,6 +259,36 @@ def _windows(windows: Windows) -> Iterator[Metric]:
         "counter",
         "Automatic windows that found no room (max_windows).",
         windows.refused,
+    )
+
+
+def watch_metrics(totals: WatchTotals) -> Iterator[Metric]:
+    """Standing questions of all keys."""
+    yield _one("watches", "gauge", "Standing questions that are asked.", totals.active)
+    yield _one("watch_listeners", "gauge", "Clients that read their events.", totals.listeners)
+    yield _many(
+        "watch_events_total", "counter", "Events of watches, by kind.", "event", totals.events
+    )
+    yield _many(
+        "watch_skipped_total",
+        "counter",
+        "Moments at which nothing was asked, by why; one event may stand for many.",
+        "reason",
+        totals.skipped,
+    )
+    yield _many("watches_ended_total", "counter", "Watches that ended.", "reason", totals.ended)
+    yield _many(
+        "watch_listeners_ended_total",
+        "counter",
+        "Listeners that were ended because they read too slowly.",
+        "reason",
+        totals.listeners_ended,
+    )
+    yield _one(
+        "watch_events_dropped_total",
+        "counter",
+        "Events that a full log let go: whoever resumes before them is told.",
+        totals.dropped_events,
     )
 
 

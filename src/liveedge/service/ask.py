@@ -146,6 +146,25 @@ class Asker:
                 async for event in events:
                     yield event
 
+    async def check(self, question: Question) -> None:
+        """Raise what `answer` would raise before it looks for frames: for questions of later."""
+        now_s = self._clock.monotonic_s()
+        timeout_ms = question.timeout_ms or self._settings.timeout_ms
+        engine = self._models.require(question.model)
+        engine.model.check_amounts(
+            n_messages=len(question.turns),
+            n_parts=sum(len(turn.content) for turn in question.turns),
+        )
+        parts = _checked_parts(question)
+        references = [p for turn in parts for p in turn if isinstance(p, Reference)]
+        self._streams.stores(question.tenant, [item.ref.stream_id for item in references])
+        self._check_region(question)
+        if not engine.model.supports_video:
+            _refuse_video(parts, engine)
+        windows = self._windows.of_question(question, parts)
+        course = _Course(admitted_s=now_s, deadline_s=now_s + timeout_ms / 1000, windows=windows)
+        await self._check_form(engine, question, course)
+
     async def _look_up(
         self,
         question: Question,
