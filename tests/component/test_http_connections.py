@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import select
 import socket
@@ -54,6 +55,7 @@ class Echo:
             try:
                 while True:
                     yield b"x" * 100_000
+                    await asyncio.sleep(0)
             finally:
                 self.n_reading -= 1
 
