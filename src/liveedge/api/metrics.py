@@ -7,6 +7,7 @@ the number of series is constant.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -240,6 +241,12 @@ def _server(sources: MetricSources) -> Iterator[Metric]:
     yield Metric("build_info", "gauge", "Version and model.", (Sample(1.0, info),))
     is_ready = sources.models.status() == "ready"
     yield _one("model_ready", "gauge", "1 while the model answers.", int(is_ready))
+    yield _one(
+        "event_loop_tasks",
+        "gauge",
+        "Tasks of the server's event loop; each has an owner that ends it.",
+        len(asyncio.all_tasks()),
+    )
     # Always all: a process that is not there has nothing in memory.
     pids = {"engine": sources.engine_pid(), "standby": sources.standby_pid()}
     resident = {name: 0 if pid is None else resident_bytes(pid) or 0 for name, pid in pids.items()}
