@@ -14,7 +14,7 @@ from liveedge.demo.truth import Oracle
 from liveedge.sim.questions import KINDS, TEST_SEEDS, score
 
 SEED = TEST_SEEDS.start
-N_RESULTS = 6
+N_RESULTS = 4
 
 pytestmark = pytest.mark.timeout(180)
 
