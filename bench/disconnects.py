@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import base64
+import functools
 import io
 import json
 import random
@@ -23,7 +24,7 @@ import struct
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -39,18 +40,19 @@ from liveedge.demo.truth import Oracle
 from liveedge.sim.questions import KINDS, TEST_SEEDS
 from machine import announce
 from observe import descendants, gauges, memory_mb
-from report import finish, percentile, table
+from report import finish, percentile, slope, table
 
 SEED = TEST_SEEDS.start
 CHAT = "/v1beta/chat/completions"
 AT_ONCE = 12  # more than there are sessions, so that some wait in the queue
+N_SLICES = 12  # memory is looked at after each
 MEASURED = 3  # of each phase, one after the other
 PROMISE_MS = 200.0
 SESSIONS = 8  # the server's default
 # The camera's memory has its final size before anything is compared.
 FLAGS = ("--hot-mb", "16", "--history-mb", "16", "--window-ttl-s", "5")
 HISTORY_S = 6.0
-GROWN_MB = 16.0  # of one process: more is called a leak, after so many:
+GROWN_MB = 16.0  # per 1000, of one process: more is called a leak, after so many:
 ENOUGH = 500
 WORK = (  # gauges that show work in progress, or what it holds
     "num_requests_running",
@@ -156,8 +158,13 @@ def _half(data: bytes) -> bytes:
     return data[: len(data) // 2]
 
 
-def _upload(place: Place, _chance: random.Random) -> bytes:
+@functools.cache  # megabytes, which the clients would else be busy with
+def _large(place: Place) -> bytes:
     return chat(place, picture(place.upload))
+
+
+def _upload(place: Place, _chance: random.Random) -> bytes:
+    return _large(place)
 
 
 def _head(place: Place, _chance: random.Random) -> bytes:
@@ -165,7 +172,7 @@ def _head(place: Place, _chance: random.Random) -> bytes:
 
 
 def _body(place: Place, _chance: random.Random) -> bytes:
-    whole = chat(place, picture(place.upload))
+    whole = _large(place)
     return whole[: len(whole) * 3 // 4]
 
 
@@ -262,6 +269,7 @@ async def leave(
     reader, writer = await asyncio.open_connection(*place.address)
     try:
         writer.write(phase.request(place, chance))
+        await writer.drain()
         heard = await _read_until(reader, phase.until)
         await asyncio.sleep(chance.uniform(*phase.stay_s))
         if may_leave is not None:
@@ -329,7 +337,11 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 
 
 async def leave_many(
-    place: Place, n: int, chance: random.Random, tallies: Mapping[str, Tally]
+    place: Place,
+    n: int,
+    chance: random.Random,
+    tallies: Mapping[str, Tally],
+    at_once: int = AT_ONCE,
 ) -> None:
     """All phases in turn, many at once."""
     jobs = iter([PHASES[i % len(PHASES)] for i in range(n)])
@@ -339,7 +351,7 @@ async def leave_many(
             await leave(place, phase, chance, tallies[phase.name])
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(AT_ONCE):
+        for _ in range(at_once):
             group.create_task(client())
 
 
@@ -462,8 +474,8 @@ def prepare(server_url: str, pid: int, silent_port: int, client: Client) -> Plac
 
 
 def _noise() -> str:
-    """A picture that does not compress: a tenth of a second to decode."""
-    rgb = np.random.default_rng(0).integers(0, 256, (1080, 1440, 3), dtype=np.uint8)
+    """A picture that does not compress: 2.3 MB to read and to decode."""
+    rgb = np.random.default_rng(0).integers(0, 256, (720, 1080, 3), dtype=np.uint8)
     out = io.BytesIO()
     Image.fromarray(rgb).save(out, "PNG", compress_level=1)
     return f"data:image/png;base64,{base64.b64encode(out.getvalue()).decode()}"
@@ -488,7 +500,28 @@ async def settle_in(place: Place) -> Place:
         }
         answer = await client.fetch(client.post("/v1beta/watches", json.dumps(body).encode()))
     await asyncio.sleep(HISTORY_S)
+    await fill_pools(place)
     return Place(**{**_fields(place), "watch": json.loads(answer)["id"]})
+
+
+async def fill_pools(place: Place) -> None:
+    """Have the server start the threads that it starts when two need one at once."""
+
+    async def upload() -> None:
+        async with LeanClient(place.url) as client:
+            part = picture(place.upload)
+            body = {"model": place.model, "messages": [{"role": "user", "content": [part]}]}
+            data = json.dumps({**body, "max_completion_tokens": 1}).encode()
+            await client.fetch(client.post(CHAT, data))
+
+    async def stream() -> None:
+        async with LeanClient(place.url) as client:
+            data = b'{"source": {"type": "push"}}'
+            made = json.loads(await client.fetch(client.post("/v1beta/streams", data)))
+            path = f"/v1beta/streams/{made['id']}"
+            await client.fetch(http(place, "DELETE", path))
+
+    await asyncio.gather(*[upload() for _ in range(4)], *[stream() for _ in range(4)])
 
 
 def _fields(place: Place) -> dict[str, object]:
@@ -546,30 +579,40 @@ def main() -> int:
         tallies: defaultdict[str, Tally] = defaultdict(Tally)
         # Pools of threads and memory reach their size; nobody is measured.
         warm_up = (2 if options.quick else 10) * len(PHASES)
-        asyncio.run(leave_many(place, warm_up, chance, defaultdict(Tally)))
+        asyncio.run(leave_many(place, warm_up, chance, defaultdict(Tally), 3 * AT_ONCE))
         asyncio.run(leave_the_queue(place, 1, chance, defaultdict(Tally)))
         before = asyncio.run(held(place))
-        memory_before = memory_mb(server.pid)
         begun_s = time.perf_counter()
         look_ms = asyncio.run(looks(place))
         n_queued = max(1, options.n // (len(PHASES) + 1))
         asyncio.run(kept_alive(client, place, leave_the_queue(place, n_queued, chance, tallies)))
         asyncio.run(kept_alive(client, place, measure(place, chance, tallies)))
         n_many = max(0, options.n - sum(tally.left for tally in tallies.values()))
-        asyncio.run(kept_alive(client, place, leave_many(place, n_many, chance, tallies)))
+        memory: list[tuple[float, Mapping[str, float]]] = []
+        for n_here in _slices(n_many, N_SLICES):
+            asyncio.run(kept_alive(client, place, leave_many(place, n_here, chance, tallies)))
+            memory.append((sum(tally.left for tally in tallies.values()), memory_mb(server.pid)))
         took_s = time.perf_counter() - begun_s
         after = asyncio.run(held(place))
-        memory_after = memory_mb(server.pid)
         right = is_right(client, place)
-    grown_mb = {name: memory_after[name] - memory_before[name] for name in ("server", "engine")}
     figures = {
         "look_ms": look_ms,
-        "server_mb": grown_mb["server"],
-        "engine_mb": grown_mb["engine"],
+        **{f"{name}_mb_per_1000": _per_1000(memory, name) for name in ("server", "engine")},
         "control_right": right,
         "took_s": took_s,
     }
     return tell(tallies, before, after, figures)
+
+
+def _slices(n: int, n_slices: int) -> list[int]:
+    return [n * (i + 1) // n_slices - n * i // n_slices for i in range(n_slices)]
+
+
+def _per_1000(memory: Sequence[tuple[float, Mapping[str, float]]], name: str) -> float:
+    """How fast a process grows in the later two thirds: caches and pools are full by then."""
+    print(f"{name} MB: {' '.join(f'{mb[name]:.0f}' for _, mb in memory)}")
+    later = memory[len(memory) // 3 :]
+    return 1000 * slope([(n, mb[name]) for n, mb in later])
 
 
 def tell(
@@ -607,7 +650,7 @@ def tell(
         **figures,
     }
     finish(told)
-    grown_mb = max(figures["server_mb"], figures["engine_mb"])
+    grown_mb = max(figures["server_mb_per_1000"], figures["engine_mb_per_1000"])
     is_clean = not residue and figures["control_right"]
     if told["left"] >= ENOUGH:
         is_clean = is_clean and grown_mb < GROWN_MB
