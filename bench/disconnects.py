@@ -383,13 +383,19 @@ async def leave_the_queue(
                     group.create_task(
                         leave(place, talking, chance, tallies[talking.name], may_leave)
                     )
-                await until(looking, lambda found: found["num_requests_running"] >= SESSIONS)
+                await until(looking, _is_writing)
                 for _ in range(n_here):
                     left_s = await leave(place, QUEUED, chance, tallies[QUEUED.name])
                     if left_s is not None:
                         await until(looking, lambda found: found["num_requests_waiting"] == 0)
                         tallies[QUEUED.name].ended_ms.append((time.perf_counter() - left_s) * 1000)
                 may_leave.set()
+
+
+def _is_writing(found: Mapping[str, float]) -> bool:
+    """All sessions write answers; a step that encodes frames takes longer, and is another phase."""
+    n_running, n_loads = found["num_requests_running"], found["frame_loads_in_flight"]
+    return n_running >= SESSIONS and n_loads == 0 and found["num_requests_waiting"] == 0
 
 
 async def until(looking: LeanClient, is_so: Callable[[Mapping[str, float]], bool]) -> None:
