@@ -646,8 +646,9 @@ def tell(
     table(("figure", "value"), list(figures.items()))
     ended_ms = [ms for tally in tallies.values() for ms in tally.ended_ms]
     closed_ms = [ms for tally in tallies.values() for ms in tally.closed_ms]
+    n_left = sum(tally.left for tally in tallies.values())
     told = {
-        "left": sum(tally.left for tally in tallies.values()),
+        "left": n_left,
         "too_late": sum(tally.too_late for tally in tallies.values()),
         "residue": residue,
         "ended_ms_p50": percentile(ended_ms, 50),
@@ -658,7 +659,7 @@ def tell(
     finish(told)
     grown_mb = max(figures["server_mb_per_1000"], figures["engine_mb_per_1000"])
     is_clean = not residue and figures["control_right"]
-    if told["left"] >= ENOUGH:
+    if n_left >= ENOUGH:
         is_clean = is_clean and grown_mb < GROWN_MB
     return 0 if is_clean else 1
 

@@ -520,8 +520,7 @@ async def test_what_a_watch_cannot_give_is_refused_by_name(extra):
 
 
 async def test_watches_are_bounded_for_each_key_and_together():
-    keys = {"api_key": ["a", "b", "c"], "max_watches": 3, "max_watches_per_key": 2}
-    async with serving(**keys) as server:
+    async with serving(api_key=["a", "b", "c"], max_watches=3, max_watches_per_key=2) as server:
         statuses = []
         for key in ("a", "a", "a", "b", "b"):
             headers = {"Authorization": f"Bearer {key}"}

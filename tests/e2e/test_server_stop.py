@@ -136,7 +136,7 @@ def test_an_unknown_websocket_is_refused_without_noise(parts, path, caplog):
 
 def test_listeners_of_a_watch_are_told_and_end_by_themselves(parts, caplog):
     _, server = parts
-    heard = []
+    heard: list[str] = []
     with server, httpx.Client(base_url=server.url, timeout=30) as client:
         wait_until(lambda: client.get("/ready").status_code == 200)
         stream = client.post("/v1/streams", json={"source": {"type": "push"}}).json()

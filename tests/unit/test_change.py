@@ -32,6 +32,7 @@ class Watched:
             due_in_s = self.detector.due_in_s(self.now_s)
             if due_in_s is not None and due_in_s < 1e-6:
                 self.detector.asked(self.now_s)
+                assert self.detector.newest is not None
                 self.detector.answered(self.detector.newest, self.now_s)
                 self.asked_s.append(self.now_s)
         return len(self.asked_s)
