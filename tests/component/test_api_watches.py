@@ -9,9 +9,11 @@ import re
 import pytest
 
 from liveedge.core.errors import QueueFull
+from liveedge.service.caller import ALL_SCOPES
 from liveedge.service.watch import MAX_EVENTS, MAX_LISTENERS
 from liveedge.service.watches import TOMBSTONE_S
 from tests.serving import Exchange, chat_body, data_url, image, picture, serving, until, video
+from tests.stored_keys import new_key
 
 BLACK, WHITE = picture((0, 0, 0)), picture((255, 255, 255))
 
@@ -587,3 +589,20 @@ async def test_metrics_count_watches():
         await server.client.delete(f"/v1/watches/{watch['id']}")
         text = (await server.client.get("/metrics")).text
         assert 'liveedge_watches_ended_total{reason="deleted"} 1' in text
+
+
+async def test_a_watch_ends_with_the_key_that_began_it(tmp_path):
+    path = tmp_path / "keys.sqlite"
+    first, second = (new_key(path, scopes=ALL_SCOPES) for _ in range(2))
+    async with serving(keys_file=path) as server:
+        watches = []
+        for headers in (first, second):
+            stream_id = await server.new_stream(**headers)
+            watches.append(await start(server, stream_id, headers=headers))
+        key_ids = [one.key_id for one in server.built.watches._active()]
+        server.built.watches.end_of_key(key_ids[0])
+        ends = [
+            (await server.client.get(f"/v1/watches/{one['id']}", headers=headers)).json()
+            for one, headers in zip(watches, (first, second), strict=True)
+        ]
+        assert [one["end_reason"] for one in ends] == ["key_ended", None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fastapi import APIRouter, Request, Response
 from starlette.types import Receive, Scope, Send
@@ -19,6 +19,7 @@ from liveedge.api.watch_body import WatchBody
 from liveedge.api.watch_encode import missed_event, watch_object
 from liveedge.core.clock import Clock
 from liveedge.core.errors import ParameterUnsupported, QueryParamInvalid
+from liveedge.service.caller import Caller
 from liveedge.service.watch import Missed, Watch, WatchSpec
 from liveedge.service.watch_log import Logged
 from liveedge.service.watches import Watches
@@ -48,38 +49,40 @@ class WatchRoutes:
 
     async def create(self, request: Request) -> Response:
         """Ask a question again and again: every so often, or when the picture changes."""
-        tenant = self.gate.open_stream(request).tenant
+        caller = self.gate.open_stream(request, scope="ask")
         # The body is one of chat, and is refused like one.
         mark(request.scope, face="chat", region=self.gate.region)
-        async with self.bodies.read(request, owner=tenant, max_bytes=MAX_WATCH_BODY_BYTES) as data:
+        async with self.bodies.read(
+            request, owner=caller.tenant, max_bytes=MAX_WATCH_BODY_BYTES
+        ) as data:
             body = parse(data, WatchBody)
-        view = await self.watches.create(self._spec(body, request, tenant))
+        view = await self.watches.create(self._spec(body, request, caller))
         return json_reply(watch_object(view), status=201)
 
     async def list(self, request: Request) -> Response:
         """The key's watches, with those that ended a moment ago."""
-        views = self.watches.views(self.gate.open_stream(request).tenant)
+        views = self.watches.views(self.gate.open_stream(request, scope="ask").tenant)
         return json_reply({"object": "list", "data": [watch_object(view) for view in views]})
 
     async def look(self, request: Request, watch_id: str) -> Response:
         """What a watch has asked, skipped and answered. Looking keeps it alive."""
-        view = self.watches.view(self.gate.open_stream(request).tenant, watch_id)
+        view = self.watches.view(self.gate.open_stream(request, scope="ask").tenant, watch_id)
         return json_reply(watch_object(view))
 
     async def delete(self, request: Request, watch_id: str) -> Response:
         """End a watch."""
-        self.watches.delete(self.gate.open_stream(request).tenant, watch_id)
+        self.watches.delete(self.gate.open_stream(request, scope="ask").tenant, watch_id)
         return json_reply({"id": watch_id, "deleted": True})
 
     async def events(self, request: Request, watch_id: str) -> Response:
         """Results, skips, errors and the end as server-sent events; resumed by `Last-Event-ID`."""
-        watch = self.watches.listen(self.gate.open_stream(request).tenant, watch_id)
+        watch = self.watches.listen(self.gate.open_stream(request, scope="ask").tenant, watch_id)
         last_id = _last_id(request, watch)
         if watch.end_reason is not None and last_id == watch.last_event_id:
             return Response(status_code=204)  # tells an EventSource to stop
         return _EventsResponse(watch, last_id, self.clock)
 
-    def _spec(self, body: WatchBody, request: Request, tenant: str) -> WatchSpec:
+    def _spec(self, body: WatchBody, request: Request, caller: Caller) -> WatchSpec:
         if body.pointless:
             raise ParameterUnsupported(
                 f"{', '.join(body.pointless)}: a watch gives one answer in plain text or JSON at a"
@@ -89,13 +92,13 @@ class WatchRoutes:
             body = body.model_copy(update={"priority": "batch"})
         question = to_question(
             body,
-            tenant=tenant,
+            tenant=caller.tenant,
             request_id=request.state.request_id,
             region=None,  # checked at the entrance
             default_max_tokens=self.default_max_tokens,
         )
         return WatchSpec(
-            question=question,
+            question=replace(question, caller=caller),
             every_s=None if body.every_ms is None else body.every_ms / 1000,
             change=body.rule,
             until_ms=body.until,

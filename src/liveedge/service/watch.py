@@ -124,6 +124,8 @@ class Watch:
         assert live, "a watch looks at something"
         self.id = watch_id
         self.tenant = spec.question.tenant
+        caller = spec.question.caller
+        self.key_id = None if caller is None else caller.key_id
         self.stream_ids = stream_ids
         self.ended_s: float | None = None  # monotonic
         self.end_reason: EndedReason | None = None

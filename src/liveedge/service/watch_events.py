@@ -12,7 +12,14 @@ from liveedge.service.question import Report
 Trigger: TypeAlias = Literal["first", "every", "change"]
 SkipReason: TypeAlias = Literal["busy", "stale", "unchanged"]
 EndedReason: TypeAlias = Literal[
-    "until", "max_results", "deleted", "stream_ended", "expired", "server_stopping", "failed"
+    "until",
+    "max_results",
+    "deleted",
+    "stream_ended",
+    "key_ended",
+    "expired",
+    "server_stopping",
+    "failed",
 ]
 SKIP_REASONS: tuple[SkipReason, ...] = ("busy", "stale", "unchanged")
 END_REASONS: tuple[EndedReason, ...] = (
@@ -20,6 +27,7 @@ END_REASONS: tuple[EndedReason, ...] = (
     "max_results",
     "deleted",
     "stream_ended",
+    "key_ended",
     "expired",
     "server_stopping",
     "failed",

@@ -149,6 +149,12 @@ class Watches:
         """End it. Again and again while its tombstone stands."""
         self._require(tenant, watch_id).end("deleted")
 
+    def end_of_key(self, key_id: str) -> None:
+        """End what this key has begun: it was revoked, or has expired."""
+        for watch in self._active():
+            if watch.key_id == key_id:
+                watch.end("key_ended")
+
     def listen(self, tenant: str, watch_id: str) -> Watch:
         """The watch, to read its events. Keeps it alive."""
         watch = self._require(tenant, watch_id)
