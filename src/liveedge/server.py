@@ -61,8 +61,8 @@ from liveedge.service.models import ModelHost
 from liveedge.service.pictures import Pictures
 from liveedge.service.preview import Previews
 from liveedge.service.publishing import Publishing, PublishParts
-from liveedge.service.rates import Rates
 from liveedge.service.question import Question
+from liveedge.service.rates import Rates
 from liveedge.service.registry import Registry
 from liveedge.service.sources import Pipelines, SourcePolicy
 from liveedge.service.state_dir import StateDir
