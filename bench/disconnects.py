@@ -650,7 +650,7 @@ def tell(
     told = {
         "left": n_left,
         "too_late": sum(tally.too_late for tally in tallies.values()),
-        "residue": residue,
+        "left_behind": residue,
         "ended_ms_p50": percentile(ended_ms, 50),
         "ended_ms_max": percentile(ended_ms, 100),
         "closed_ms_p95": percentile(closed_ms, 95),

@@ -58,7 +58,7 @@ FIGURES = {
     },
     "decode": {"ours_tok_s", "stock_tok_s", "ratio"},
     "cold_start": {"median_s", "torch_import_s", "ratio"},
-    "disconnects": {"left", "residue", "ended_ms_max", "control_right"},
+    "disconnects": {"left", "left_behind", "ended_ms_max", "control_right"},
     "engine_kill": {"recover_p95_s", "leases_lost", "index_ok"},
     "memory_slope": {
         "pictures",
@@ -87,6 +87,18 @@ FIGURES = {
     "history": {"mb", "frame_p95_ms", "segment_speed", "identity_ok"},
     "ingest": {"rtsp_ratio", "livekit_cores", "whip_cores", "sources", "rtsp_streams"},
     "consumers": {"age_p95_ms", "age_ms_per_min", "rss_mb_per_min", "unaccounted", "kept"},
+    "overload": {
+        "capacity_per_s",
+        "goodput_share",
+        "p95_ratio",
+        "statuses",
+        "server_errors",
+        "broken",
+        "retry_after_missing",
+        "late_p99_ms",
+        "alive",
+        "residue",
+    },
     "faults": {"faults", "failed", "shown_clean", "fds_grown", "threads_grown"},
 }
 # Shared code, the program that runs the others, and the one for a GPU.
@@ -97,6 +109,7 @@ HELPERS = {
     "hostile",
     "lean_http",
     "live",
+    "load_clients",
     "machine",
     "observe",
     "report",
@@ -118,13 +131,17 @@ ALWAYS = {
     "counters_add_up": True,
     "identical": True,
     "leases_lost": 0,
-    "residue": {},
+    "left_behind": {},
     "control_right": True,
     "index_ok": True,
     "identity_ok": True,
     "shown_clean": 0,
     "failed": 0,
     "unaccounted": 0,
+    "broken": 0,
+    "retry_after_missing": 0,
+    "alive": True,
+    "residue": 0,
 }
 
 

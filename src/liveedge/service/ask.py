@@ -6,7 +6,7 @@
 4. the references become frames, fresh enough, few     `service.lookup`, `service.room`;
    frames of a warm window, where the bounds allow it  `service.windows`
 5. there is room for one more question                 `service.limits`
-6. uploads are decoded                                 `service.uploads`
+6. remote media are fetched, uploads decoded            `service.remote`, `service.uploads`
 7. the prompt is made, counted and checked             `service.prompt`, engine `prepare`
 8. the engine answers; what fails up to the first token fails before the first event
 
@@ -41,13 +41,16 @@ from liveedge.engine.request import (
 )
 from liveedge.frames.refs import SegmentRef
 from liveedge.frames.store import FrameStore
+from liveedge.service.backlog import Backlog
 from liveedge.service.limits import Budget, Holding
 from liveedge.service.lookup import Found, Resolved, find, fresh_until_s
 from liveedge.service.merge import merged
 from liveedge.service.models import ModelHost
-from liveedge.service.parts import Part, Reference, Upload, parse_turns
+from liveedge.service.parts import Part, Reference, Upload, fetches_nothing, parse_turns
 from liveedge.service.prompt import Media, Prompt, make_prompt
 from liveedge.service.question import AnswerEvent, ChoiceEnd, Question, Report, TextDelta
+from liveedge.service.queueing import Queueing, Shape, shape_of
+from liveedge.service.remote import Fetches, RemoteMedia, fetching
 from liveedge.service.room import check_room
 from liveedge.service.streams import Streams
 from liveedge.service.uploads import Encoded, Uploaded, UploadLimits, decode, read
@@ -78,18 +81,23 @@ class AskResources:
     schemas: Workers  # apart from the prompts: see `Engine.check_form`
     uploads: Workers  # apart from the prompts: a clip may take seconds to decode
     in_progress: Budget  # questions
+    queueing: Queueing  # how long one may wait for others
     decoded_bytes: Budget  # of uploads
+    backlog: Backlog  # of uploads
+    remote: RemoteMedia | None = None  # None: no remote media are fetched
 
 
 @dataclass(slots=True, kw_only=True)
 class _Course:
     """When things happened to one question, monotonic."""
 
+    tenant: str
     admitted_s: float
     deadline_s: float
     windows: WindowUse
     fresh_until_s: float | None = None  # no first token by then: its evidence is too old
     submitted_s: float = 0.0
+    began: Callable[[], None] = lambda: None  # the first token is there
     first_token_s: dict[int, float] = field(default_factory=dict)  # by choice
 
 
@@ -115,19 +123,14 @@ class Asker:
 
     async def answer(self, question: Question) -> AsyncGenerator[AnswerEvent, None]:
         """Text of each choice as it comes, and each choice's end. Hold it with `aclosing`."""
-        now_s = self._clock.monotonic_s()
-        timeout_ms = question.timeout_ms or self._settings.timeout_ms
-        engine = self._models.require(question.model)
-        engine.model.check_amounts(
-            n_messages=len(question.turns),
-            n_parts=sum(len(turn.content) for turn in question.turns),
-        )
-        parts = _checked_parts(question)
-        windows = self._windows.of_question(question, parts)
-        course = _Course(admitted_s=now_s, deadline_s=now_s + timeout_ms / 1000, windows=windows)
+        engine, parts, course = self._begin(question)
+        windows = course.windows
         found, stores = await self._look_up(question, parts, course, engine)
         with (
             self._resources.in_progress.hold(),
+            self._resources.queueing.place(
+                _shape(question, parts, found), question.priority
+            ) as course.began,
             self._resources.decoded_bytes.growing() as decoded,
             windows.held(stores),
         ):
@@ -146,8 +149,20 @@ class Asker:
                 async for event in events:
                     yield event
 
-    async def check(self, question: Question) -> None:
-        """Raise what `answer` would raise before it looks for frames: for questions of later."""
+    async def check(self, question: Question) -> Sequence[Reference]:
+        """Raise what `answer` would raise before it looks for frames, and return the references:
+        for questions that are to be asked later."""
+        engine, parts, course = self._begin(question)
+        references = [p for turn in parts for p in turn if isinstance(p, Reference)]
+        self._streams.stores(question.tenant, [item.ref.stream_id for item in references])
+        self._check_region(question)
+        if not engine.model.supports_video:
+            _refuse_video(parts, engine)
+        await self._check_form(engine, question, course)
+        return references
+
+    def _begin(self, question: Question) -> tuple[Engine, tuple[tuple[Part, ...], ...], _Course]:
+        """The checks that need no stream."""
         now_s = self._clock.monotonic_s()
         timeout_ms = question.timeout_ms or self._settings.timeout_ms
         engine = self._models.require(question.model)
@@ -155,15 +170,15 @@ class Asker:
             n_messages=len(question.turns),
             n_parts=sum(len(turn.content) for turn in question.turns),
         )
-        parts = _checked_parts(question)
-        references = [p for turn in parts for p in turn if isinstance(p, Reference)]
-        self._streams.stores(question.tenant, [item.ref.stream_id for item in references])
-        self._check_region(question)
-        if not engine.model.supports_video:
-            _refuse_video(parts, engine)
+        parts = _checked_parts(question, self._resources.remote)
         windows = self._windows.of_question(question, parts)
-        course = _Course(admitted_s=now_s, deadline_s=now_s + timeout_ms / 1000, windows=windows)
-        await self._check_form(engine, question, course)
+        course = _Course(
+            tenant=question.tenant,
+            admitted_s=now_s,
+            deadline_s=now_s + timeout_ms / 1000,
+            windows=windows,
+        )
+        return engine, parts, course
 
     async def _look_up(
         self,
@@ -205,16 +220,29 @@ class Asker:
     async def _decode(
         self, parts: Sequence[Sequence[Part]], decoded: Holding, course: _Course
     ) -> dict[str, Uploaded]:
+        with fetching(self._resources.remote, course.tenant, course.deadline_s) as fetches:
+            encoded = await self._read(parts, decoded, fetches, course)
+            announced_bytes = sum(one.announced_bytes for one in encoded)
+            left_s = course.deadline_s - self._clock.monotonic_s()
+            with self._resources.backlog.waiting(announced_bytes, left_s=left_s):
+                decoded.add(announced_bytes)
+                return await self._decode_all(encoded, decoded, course)
+
+    async def _decode_all(
+        self, encoded: list[Encoded], decoded: Holding, course: _Course
+    ) -> dict[str, Uploaded]:
         limits = self._settings.uploads
         stopping = threading.Event()
         uploaded: dict[str, Uploaded] = {}
         try:
-            encoded = await self._read(parts, decoded, course)
             while encoded:
                 one = encoded.pop(0)  # its bytes go once it is decoded
                 room_bytes = self._resources.decoded_bytes.capacity - decoded.amount
                 work = partial(decode, one, limits=limits, room_bytes=room_bytes, stopping=stopping)
+                backlog, begun_s = self._resources.backlog, self._clock.monotonic_s()
+                ahead_bytes = backlog.waiting_bytes if one.announced_bytes else 0
                 done = uploaded[one.upload.where] = await self._upload_work(work, course)
+                backlog.took(ahead_bytes, self._clock.monotonic_s() - begun_s)
                 more_bytes = max(0, done.nbytes - one.announced_bytes)
                 self._require_room(decoded.amount + more_bytes, one.upload.where)
                 decoded.add(more_bytes)
@@ -223,17 +251,24 @@ class Asker:
         return uploaded
 
     async def _read(
-        self, parts: Sequence[Sequence[Part]], decoded: Holding, course: _Course
+        self,
+        parts: Sequence[Sequence[Part]],
+        decoded: Holding,
+        fetches: Fetches | None,
+        course: _Course,
     ) -> list[Encoded]:
-        """All uploads, none of them decoded, with room for all of them."""
+        """All uploads, none of them decoded, and not more of them than there can be room for."""
         limits = self._settings.uploads
         encoded: list[Encoded] = []
         for upload in (p for turn in parts for p in turn if isinstance(p, Upload)):
-            one = await self._upload_work(partial(read, upload, limits=limits), course)
+            data = None
+            if upload.is_remote and fetches is not None:
+                data = await fetches.fetch(upload.url, where=upload.where)
+            work = partial(read, upload, limits=limits, fetched=data)
+            one = await self._upload_work(work, course)
             encoded.append(one)
             announced_bytes = sum(known.announced_bytes for known in encoded)
             self._require_room(announced_bytes, upload.where)
-        decoded.add(sum(one.announced_bytes for one in encoded))
         return encoded
 
     async def _upload_work(self, work: Callable[[], T], course: _Course) -> T:
@@ -325,6 +360,7 @@ class Asker:
         """Raise FrameStale if it came too late; the engine's own check does not know the way here."""
         if choice in course.first_token_s:
             return
+        course.began()
         now_s = course.first_token_s[choice] = self._clock.monotonic_s()
         if course.fresh_until_s is not None and now_s > course.fresh_until_s:
             raise FrameStale(
@@ -360,13 +396,26 @@ class Asker:
         )
 
 
-def _checked_parts(question: Question) -> tuple[tuple[Part, ...], ...]:
+def _shape(
+    question: Question, parts: Sequence[Sequence[Part]], found: Mapping[str, Found]
+) -> Shape:
+    """What the question will cost depends on."""
+    return shape_of(
+        n_uploads=sum(isinstance(part, Upload) for turn in parts for part in turn),
+        n_frames=sum(len(one.picks) for one in found.values()),
+        n_chars=question.n_chars,
+    )
+
+
+def _checked_parts(question: Question, remote: RemoteMedia | None) -> tuple[tuple[Part, ...], ...]:
     if question.unsupported:
         raise ParameterUnsupported(
             f"{', '.join(question.unsupported)}: this server cannot honour it yet, and ignoring it"
             " would change the answer; leave it out"
         )
-    return parse_turns(question.turns)
+    return parse_turns(
+        question.turns, check_remote=fetches_nothing if remote is None else remote.check
+    )
 
 
 def _refuse_video(parts: Sequence[Sequence[Part]], engine: Engine) -> None:

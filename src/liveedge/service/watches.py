@@ -30,7 +30,7 @@ from liveedge.core.errors import (
 )
 from liveedge.core.tasks import TaskSet
 from liveedge.service.lookup import is_live
-from liveedge.service.parts import Reference, parse_turns
+from liveedge.service.parts import Reference
 from liveedge.service.question import Answers, Question
 from liveedge.service.streams import Streams
 from liveedge.service.thumbnails import Thumbnails
@@ -40,7 +40,8 @@ from liveedge.service.watch_events import END_REASONS, KINDS, SKIP_REASONS, Enco
 TOMBSTONE_S = 300.0
 MIND_EVERY_S = 1.0
 
-Check = Callable[[Question], Awaitable[None]]  # raises what the question would be refused with
+# Raises what the question would be refused with; gives its references.
+Check = Callable[[Question], Awaitable[Sequence[Reference]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +116,7 @@ class Watches:
                 " the wall clock in Unix milliseconds",
                 loc=("body", "until"),
             )
-        await self._check(question)
-        references = _references(question)
+        references = await self._check(question)
         _require_live(references)
         # From here on nothing waits: what is true now is true when the watch begins.
         stream_ids = tuple(dict.fromkeys(item.ref.stream_id for item in references))
@@ -261,11 +261,6 @@ class Watches:
     def _let_thumbnails_go(self) -> None:
         looked_at = {stream_id for watch in self._active() for stream_id in watch.stream_ids}
         self._thumbnails.keep_only(looked_at)
-
-
-def _references(question: Question) -> Sequence[Reference]:
-    parts = (part for turn in parse_turns(question.turns) for part in turn)
-    return [part for part in parts if isinstance(part, Reference)]
 
 
 def _require_live(references: Iterable[Reference]) -> None:
