@@ -356,6 +356,13 @@ class Settings(BaseModel):
         None, description="decoded uploads held at once; default: by the memory, at most 1024"
     )
 
+    # Each asks for as long as it lives: they are background work, and others pay for it.
+    max_watches: NoneOrMore = Field(32, description="standing questions at once; 0: none")
+    max_watches_per_key: Count = Field(16, description="standing questions of one key")
+    watch_ttl_s: Seconds = Field(
+        600.0, description="how long a watch goes on that nobody listens to or looks at"
+    )
+
     # Whoever may ask could make the server ask others: only where the network allows for it.
     allow_remote_media: bool = Field(
         False, description="fetch pictures and clips that questions name by http(s) URL"

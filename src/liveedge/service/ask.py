@@ -131,21 +131,8 @@ class Asker:
 
     async def answer(self, question: Question) -> AsyncGenerator[AnswerEvent, None]:
         """Text of each choice as it comes, and each choice's end. Hold it with `aclosing`."""
-        now_s = self._clock.monotonic_s()
-        timeout_ms = question.timeout_ms or self._settings.timeout_ms
-        engine = self._models.require(question.model)
-        engine.model.check_amounts(
-            n_messages=len(question.turns),
-            n_parts=sum(len(turn.content) for turn in question.turns),
-        )
-        parts = _checked_parts(question, self._resources.remote)
-        windows = self._windows.of_question(question, parts)
-        course = _Course(
-            tenant=question.tenant,
-            admitted_s=now_s,
-            deadline_s=now_s + timeout_ms / 1000,
-            windows=windows,
-        )
+        engine, parts, course = self._begin(question)
+        windows = course.windows
         found, stores = await self._look_up(question, parts, course, engine)
         with (
             self._resources.in_progress.hold(),
@@ -171,6 +158,37 @@ class Asker:
                 async for event in events:
                     for part in calls.split(event):
                         yield part
+
+    async def check(self, question: Question) -> Sequence[Reference]:
+        """Raise what `answer` would raise before it looks for frames, and return the references:
+        for questions that are to be asked later."""
+        engine, parts, course = self._begin(question)
+        references = [p for turn in parts for p in turn if isinstance(p, Reference)]
+        self._streams.stores(question.tenant, [item.ref.stream_id for item in references])
+        self._check_region(question)
+        if not engine.model.supports_video:
+            _refuse_video(parts, engine)
+        await self._check_form(engine, question, course)
+        return references
+
+    def _begin(self, question: Question) -> tuple[Engine, tuple[tuple[Part, ...], ...], _Course]:
+        """The checks that need no stream."""
+        now_s = self._clock.monotonic_s()
+        timeout_ms = question.timeout_ms or self._settings.timeout_ms
+        engine = self._models.require(question.model)
+        engine.model.check_amounts(
+            n_messages=len(question.turns),
+            n_parts=sum(len(turn.content) for turn in question.turns),
+        )
+        parts = _checked_parts(question, self._resources.remote)
+        windows = self._windows.of_question(question, parts)
+        course = _Course(
+            tenant=question.tenant,
+            admitted_s=now_s,
+            deadline_s=now_s + timeout_ms / 1000,
+            windows=windows,
+        )
+        return engine, parts, course
 
     async def _look_up(
         self,
