@@ -207,7 +207,10 @@ class WindowBody(_Body):
     seconds: float = Field(
         gt=0, description="up to the live edge; at most as long as frames are kept"
     )
-    max_fps: float | None = Field(None, gt=0, description="frames per second; 1 if left out")
+    # Beyond, products with times leave what a float holds.
+    max_fps: float | None = Field(
+        None, ge=1e-6, le=1e6, description="frames per second; 1 if left out"
+    )
     max_pixels: int | None = Field(None, ge=1, description="of each frame, after its resize")
     system: str | None = Field(
         None, description="text of the system message, if questions have one"
