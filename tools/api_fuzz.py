@@ -59,6 +59,7 @@ suppress-health-check = ["all"]
 
 [generation]
 allow-extra-parameters = false
+with-security-parameters = false
 database = "none"
 max-examples = {max_examples}
 

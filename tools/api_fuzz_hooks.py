@@ -27,6 +27,7 @@ MODEL = "liveedge/workcell-tiny"
 MAX_TOKENS = 8  # of an answer: the questions are what is tested
 LEAST_TIMEOUT_MS = 20_000  # or the deadline passes on a busy machine, rightly
 NETWORK = ("rtsp", "rtmp", "hls")  # sources that would look for cameras
+ANCHORS = ("frame_index", "offset_ms", "timestamp_ms")
 IMAGE_URLS = (
     "ovs://streams/{live}?frame_index=-1",
     "ovs://streams/{live}?offset_ms=-500&tolerance_ms=1000",
@@ -89,11 +90,13 @@ class Key:
 
 
 @schemathesis.hook
-def before_call(context: Any, case: Any, kwargs: Any) -> None:
+def before_call(context: Any, case: Any, kwargs: Any) -> None:  # noqa: ARG001  as it is called
     """Of every phase, unlike the hooks about generated values."""
     path: str = case.operation.path
     if "stream_id" in (case.path_parameters or {}) and case.operation.method != "delete":
         case.path_parameters["stream_id"] = _stream(path, case.path_parameters["stream_id"])
+    if "/frame." in path and case.query and _is_meant_well(case):
+        case.query = _one_anchor(case.query)
     if isinstance(case.body, dict):
         if path.endswith("/chat/completions") and _is_meant_well(case):
             case.body = _mended(case.body)
@@ -104,10 +107,10 @@ def _stream(path: str, asked: Any) -> Any:
     """Three of four ask about a stream that lives; what is an id already has its reasons."""
     if path.endswith("preview.mjpeg"):
         return f"not-{asked}"  # of a stream that lives it has no end
+    if "/whip/" in path:
+        return STREAMS["published"]  # whose token is sent
     if isinstance(asked, str) and UUID.fullmatch(asked):
         return asked
-    if "/whip/" in path:
-        return STREAMS["published"]
     known = (STREAMS["live"], STREAMS["pushed"], STREAMS["published"], asked)
     return known[_number(asked) % len(known)]
 
@@ -121,7 +124,7 @@ def _body(path: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 @schemathesis.hook
-def after_call(context: Any, case: Any, response: Any) -> None:
+def after_call(context: Any, case: Any, response: Any) -> None:  # noqa: ARG001  as it is called
     calls[f"{case.method} {case.operation.path}"][str(response.status_code)] += 1
 
 
@@ -132,6 +135,15 @@ def write_counts() -> None:
 
 def _is_meant_well(case: Any) -> bool:
     return case.meta is not None and case.meta.generation.mode.is_positive
+
+
+def _one_anchor(asked: dict[str, Any]) -> dict[str, Any]:
+    """Most name one frame, near the newest."""
+    if _number(asked) % 8 == 0:
+        return asked
+    others = {key: value for key, value in asked.items() if key not in ANCHORS}
+    anchor = ANCHORS[_number(asked) % len(ANCHORS)]
+    return {**others, anchor: -(_number(asked) % 3) - 1 if anchor != "timestamp_ms" else 0}
 
 
 def _mended(body: dict[str, Any]) -> dict[str, Any]:

@@ -289,11 +289,11 @@ ROWS = (
     ),
     Row(
         code="frame_stale", status=409, type=S, route=CHAT, retry="perhaps",
-        provoke=about_a_stale_stream, settings={"api_key": None},
+        provoke=about_a_stale_stream, settings={"api_key": ()},
     ),
     Row(
         code="frame_stale", status=409, type=S, shape="flat", route=f"{STREAM}/frame.jpg",
-        retry="perhaps", provoke=picture_of_a_stale_stream, settings={"api_key": None},
+        retry="perhaps", provoke=picture_of_a_stale_stream, settings={"api_key": ()},
     ),
     Row(
         code="segment_empty", status=404, type=S, route=CHAT,
