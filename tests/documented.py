@@ -39,7 +39,8 @@ class Document:
         if kind == "application/json":
             self.check_value(told["content"][kind]["schema"], answer.json())
         elif kind == "text/event-stream":
-            schema = told["content"][kind]["schema"]["properties"]["data"]["contentSchema"]
+            (_done, told_json) = told["content"][kind]["schema"]["properties"]["data"]["anyOf"]
+            schema = told_json["contentSchema"]
             for event in answer.text.split("\n\n"):
                 data = event.removeprefix("data: ")
                 if data and data != "[DONE]" and not event.startswith(":"):

@@ -157,12 +157,9 @@ async def a_stream_too_many(server):
 
 async def a_window_too_many(server):
     stream_id = await server.filled_stream(2)
-    for name in ("one", "two"):
-        answer = await server.client.put(
-            f"/streams/{stream_id}/windows/{name}",
-            json={"model": MODEL, "seconds": 1 + len(name + name[0]) * (name == "two")},
-        )
-    return answer
+    path = f"/streams/{stream_id}/windows"
+    await server.client.put(f"{path}/one", json={"model": MODEL, "seconds": 1})
+    return await server.client.put(f"{path}/two", json={"model": MODEL, "seconds": 2})
 
 
 async def push_into_a_simulation(server):

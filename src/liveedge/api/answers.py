@@ -268,6 +268,12 @@ class ChatCompletionChunk(_Answer):
     liveedge: LiveEdgeBlock | None = None
 
 
+class BrokenStream(_Answer):
+    """The last event of an answer that failed after it had begun."""
+
+    error: ErrorObject
+
+
 # ── streams ──
 
 

@@ -21,11 +21,12 @@ SCHEMA_PATH = "#/components/schemas/{model}"
 ALWAYS = (400, 408, 500, 503)
 FROM_PAGES = 403  # of an open server, to what pages of other sites send
 HARMLESS = ("get", "head", "options")
-CHAT_ERRORS = (
+ERRORS = (
     answers.ChatError,
     answers.FlatError,
     answers.ValidationError,
     answers.RegionError,
+    answers.BrokenStream,
 )
 REQUEST_ID = header(
     "X-Request-Id",
@@ -75,7 +76,7 @@ class _Schemas:
     def __init__(self, operations: Operations) -> None:
         bodies = {one.body for one in operations.values() if one.body}
         told = {one for each in operations.values() for one in (each.answer, each.event) if one}
-        told |= set(CHAT_ERRORS)
+        told |= set(ERRORS)
         inputs = [(one, "validation", TypeAdapter(one)) for one in sorted(bodies, key=_name)]
         inputs += [(one, "serialization", TypeAdapter(one)) for one in sorted(told, key=_name)]
         references, whole = TypeAdapter.json_schemas(inputs, ref_template=SCHEMA_PATH)  # type: ignore[arg-type]
@@ -165,10 +166,12 @@ def _shown(kind: str, operation: Operation, schemas: _Schemas) -> Mapping[str, A
         return schemas.of(operation.answer)
     if kind != EVENTS:
         return _raw(kind)
+    events = [schemas.of(operation.event), schemas.of(answers.BrokenStream)]
     data = {
-        "type": "string",
-        "contentMediaType": JSON,
-        "contentSchema": schemas.of(operation.event),
+        "anyOf": [
+            {"const": "[DONE]"},
+            {"type": "string", "contentMediaType": JSON, "contentSchema": {"anyOf": events}},
+        ]
     }
     return {"type": "object", "required": ["data"], "properties": {"data": data}}
 
