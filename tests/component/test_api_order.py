@@ -5,8 +5,10 @@ admission 429/503.
 """
 
 import asyncio
+import itertools
 import json
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -60,9 +62,10 @@ class Steps:
 
     ORDER = ("auth", "body", "model", "syntax", "stream", "region", "frames", "admission")
 
-    def __init__(self, server, first):
+    def __init__(self, server, first, *, then=None):
+        """`then`: only this one step fails too."""
         self._server = server
-        self._fails = self.ORDER[self.ORDER.index(first) :]
+        self._fails = self.ORDER[self.ORDER.index(first) :] if then is None else (first, then)
 
     async def ask(self):
         headers = {"Authorization": "Bearer wrong"} if "auth" in self._fails else dict(KEY)
@@ -80,24 +83,37 @@ class Steps:
             body["model"] = "nobody/knows"
         if "body" in self._fails:
             body["temperature"] = "hot"
-        with self._server.built.questions.in_progress.hold():
+        room = self._server.built.questions.in_progress
+        with room.hold() if "admission" in self._fails else nullcontext():
             return await self._server.client.post(
                 "/v1/chat/completions", json=body, headers=headers
             )
 
 
+ANSWERS = {
+    "auth": (401, "unauthorized"),
+    "body": (422, "validation_error"),
+    "model": (404, "model_not_found"),
+    "syntax": (400, "stream_url_invalid"),
+    "stream": (404, "stream_not_found"),
+    "region": (409, "region_error"),
+    "frames": (409, "frame_not_yet_produced"),
+    "admission": (429, "queue_full"),
+}
+
+
+@pytest.mark.parametrize(("first", "then"), itertools.pairwise(Steps.ORDER))
+async def test_of_two_neighbours_the_earlier_one_is_answered(server, first, then):
+    assert names(await Steps(server, first, then=then).ask()) == ANSWERS[first]
+
+
+@pytest.mark.parametrize(("first", "then"), list(itertools.combinations(Steps.ORDER, 2))[::3])
+async def test_of_any_two_faults_the_earlier_one_is_answered(server, first, then):
+    assert names(await Steps(server, first, then=then).ask()) == ANSWERS[first]
+
+
 @pytest.mark.parametrize(
-    ("first", "status", "code"),
-    [
-        ("auth", 401, "unauthorized"),
-        ("body", 422, "validation_error"),
-        ("model", 404, "model_not_found"),
-        ("syntax", 400, "stream_url_invalid"),
-        ("stream", 404, "stream_not_found"),
-        ("region", 409, "region_error"),
-        ("frames", 409, "frame_not_yet_produced"),
-        ("admission", 429, "queue_full"),
-    ],
+    ("first", "status", "code"), [(first, *answer) for first, answer in ANSWERS.items()]
 )
 async def test_of_several_faults_the_first_in_order_is_answered(server, first, status, code):
     answer = await Steps(server, first).ask()
