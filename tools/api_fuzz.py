@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,12 +127,16 @@ def fuzz(
     url: str,
     *,
     key: str,
-    seconds: float,
+    seconds: float | None,
     seed: int,
     report: Path | None = None,
     max_examples: int = 50,
+    flags: Sequence[str] = (),
 ) -> Found:
-    """Run schemathesis against a server that accepts `key`."""
+    """Run schemathesis against a server that accepts `key`; `flags` are schemathesis's own.
+
+    For `seconds`; None: until `max_examples` of each operation have been tried once.
+    """
     with tempfile.TemporaryDirectory() as folder, _streams(url, key) as streams:
         config = Path(folder) / "schemathesis.toml"
         config.write_text(CONFIG.format(max_examples=max_examples), encoding="utf-8")
@@ -140,8 +144,10 @@ def fuzz(
         command = [
             str(Path(sys.executable).with_name("schemathesis")), "--config-file", str(config),
             "--no-color", "run", f"{url}/openapi.json", "--checks", "all", "--workers", "1",
-            "--seed", str(seed), "--max-time", str(max(1, round(seconds))),
+            "--seed", str(seed), *flags,
         ]  # fmt: skip
+        if seconds is not None:
+            command += ["--max-time", str(max(1, round(seconds)))]
         if report is not None:
             command += ["--report", "ndjson,junit", "--report-dir", str(report.resolve())]
         ours = {
@@ -151,7 +157,7 @@ def fuzz(
         }
         ended = subprocess.run(
             command, cwd=folder, env=os.environ | ours, capture_output=True, text=True,
-            timeout=seconds + MARGIN_S, check=False,
+            timeout=(seconds or 0) + MARGIN_S, check=False,
         )  # fmt: skip
         calls = json.loads(counts.read_text(encoding="utf-8")) if counts.exists() else {}
         return Found(status=ended.returncode, calls=calls, output=ended.stdout + ended.stderr)

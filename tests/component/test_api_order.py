@@ -102,7 +102,7 @@ ANSWERS = {
 }
 
 
-@pytest.mark.parametrize(("first", "then"), itertools.pairwise(Steps.ORDER))
+@pytest.mark.parametrize(("first", "then"), list(itertools.pairwise(Steps.ORDER)))
 async def test_of_two_neighbours_the_earlier_one_is_answered(server, first, then):
     assert names(await Steps(server, first, then=then).ask()) == ANSWERS[first]
 
