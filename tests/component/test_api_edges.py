@@ -109,6 +109,28 @@ async def test_a_preflight_of_a_foreign_page_is_no_error_and_allows_nothing():
             assert "access-control-allow-origin" not in answer.headers
 
 
+async def test_a_page_may_read_what_routes_tell_in_headers_and_send_what_they_take():
+    async with serving() as server:
+        stream_id = await server.filled_stream(1)
+        origin = {"Origin": "http://localhost:3000"}
+        got = await server.client.get(f"/streams/{stream_id}/frame.jpg", headers=origin)
+        shown = {
+            one.strip().lower() for one in got.headers["access-control-expose-headers"].split(",")
+        }
+        told = {
+            "x-frame-index",
+            "x-captured-at-ms",
+            "x-age-ms",
+            "x-request-id",
+            "x-overshoot-region",
+        }
+        assert told <= got.headers.keys() & shown
+        asks = origin | {"Access-Control-Request-Method": "POST"}
+        preflight = await server.client.options(f"/streams/{stream_id}/frames", headers=asks)
+        allowed = preflight.headers["access-control-allow-headers"].lower()
+        assert "x-captured-at-ms" in allowed
+
+
 async def test_a_plain_options_is_a_wrong_method_that_names_the_right_ones():
     async with serving() as server:
         answer = await server.client.options("/streams")

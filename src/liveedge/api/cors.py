@@ -15,10 +15,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from liveedge.api.errors import flat_body
 from liveedge.api.reply import json_reply
 
-ALLOWED_HEADERS = "Authorization, Content-Type, If-Match, X-Request-Id, X-Overshoot-Region"
+ALLOWED_HEADERS = (
+    "Authorization, Content-Type, If-Match, X-Request-Id, X-Overshoot-Region, X-Captured-At-Ms,"
+    " Last-Event-ID"
+)
 ALLOWED_METHODS = "GET, POST, PUT, PATCH, DELETE, OPTIONS"
 EXPOSED_HEADERS = (
-    "X-Request-Id, X-Overshoot-Region, retry-after, Location, ETag, Link, Accept-Patch,"
+    "X-Request-Id, X-Overshoot-Region, retry-after, x-should-retry, Location, ETag, Link,"
+    " Accept-Patch, X-Frame-Index, X-Captured-At-Ms, X-Age-Ms,"
     " x-ratelimit-limit, x-ratelimit-remaining, x-ratelimit-reset"
 )
 MAX_AGE_S = 600
