@@ -232,3 +232,15 @@ def test_a_websocket_is_refused_in_json_before_it_opens(server, path, headers, s
     lines = [f"{name}: {value}" for name, value in {**UPGRADE, **headers}.items()]
     head = "\r\n".join([f"GET {path} HTTP/1.1", *lines, "", ""])
     check(raw(server, head.encode()), status, code)
+
+
+def test_a_websocket_of_a_foreign_page_is_refused_in_json_by_an_open_server():
+    clock = SystemClock()
+    settings = Settings(port=0, **SMALL)
+    with BackgroundServer(
+        settings, clock=clock, load_engine=lambda: FakeEngine(clock=clock)
+    ) as running:
+        lines = [f"{name}: {value}" for name, value in UPGRADE.items()]
+        lines.append("Origin: https://evil.example")
+        head = "\r\n".join(["GET /streams/x/frames HTTP/1.1", *lines, "", ""])
+        check(raw(running, head.encode()), 403, "origin_not_allowed")

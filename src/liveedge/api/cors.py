@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from liveedge.api.errors import flat_body
 from liveedge.api.reply import json_reply
@@ -72,12 +73,13 @@ class Cors:
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
-    if scope["type"] == "websocket":
-        await send({"type": "websocket.close", "code": 1008})
-        return
     text = "requests of this origin are refused: set an api_key, or add it to cors_origins"
     body = flat_body(text, "authentication_error", "origin_not_allowed")
-    await json_reply(body, status=403, headers={"x-should-retry": "false"})(scope, receive, send)
+    reply = json_reply(body, status=403, headers={"x-should-retry": "false"})
+    if scope["type"] == "websocket":
+        await WebSocket(scope, receive, send).send_denial_response(reply)
+    else:
+        await reply(scope, receive, send)
 
 
 async def _answer_preflight(send: Send, *, origin: str | None) -> None:
