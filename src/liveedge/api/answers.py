@@ -29,6 +29,12 @@ class ErrorObject(_Answer):
     message: str
     type: str
     code: str
+    upstream: Annotated[
+        dict[str, Any] | None,
+        Field(
+            description="of another server that was to answer: provider, status, body, rate_limits"
+        ),
+    ] = None
 
 
 class FlatError(_Answer):
@@ -128,7 +134,7 @@ class Logprobs(_Answer):
     refusal: None
 
 
-FinishReason = Literal["stop", "length", "tool_calls"]
+FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
 
 
 class Choice(_Answer):
@@ -191,9 +197,18 @@ class TokenCounts(_Answer):
     reused: int
 
 
+class Fallback(_Answer):
+    """Why another model answered than the one that was asked."""
+
+    requested: str
+    because: str
+
+
 class LiveEdgeBlock(_Answer):
     """Exactly what the model saw, how old it was, and where the time went."""
 
+    provider: Annotated[str | None, Field(description="where it was not our own model")] = None
+    fallback: Fallback | None = None
     frames: list[SeenFrame]
     evidence_at_ms: int | None
     age_ms: int | None

@@ -19,6 +19,8 @@ SCHEMA_PATH = "#/components/schemas/{model}"
 # Of every route: what is no HTTP, comes too slowly or crashes, and a server that stops or has no
 # free connection.
 ALWAYS = (400, 408, 500, 503)
+OF_EVERY_KEY = (401, 403, 429)  # no good key, one that does not open this, one that asked too often
+RATE_HEADERS = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")
 FROM_PAGES = 403  # of an open server, to what pages of other sites send
 HARMLESS = ("get", "head", "options")
 ERRORS = (
@@ -101,6 +103,10 @@ def _parameters(operation: Operation) -> Iterator[Mapping[str, Any]]:
         yield REGION
 
 
+def _takes_key(operation: Operation) -> bool:
+    return operation.key == "key" and not operation.is_public
+
+
 def _security(operation: Operation) -> dict[str, Any]:
     if operation.is_public:
         return {"security": []}
@@ -136,6 +142,8 @@ def _responses(operation: Operation, method: str, schemas: _Schemas) -> dict[str
         for status in (operation.status, *operation.also)
     }
     errors = {*operation.errors, *ALWAYS}
+    if _takes_key(operation):
+        errors.update(OF_EVERY_KEY)
     if method not in HARMLESS:
         errors.add(FROM_PAGES)
     if operation.is_regional:
@@ -154,6 +162,7 @@ def _success(status: int, operation: Operation, schemas: _Schemas) -> dict[str, 
     shown = {"description": HTTPStatus(status).phrase, "content": content}
     shown["headers"] = {
         **{name: {"schema": {"type": kind}} for name, kind in names.items()},
+        **(_rate_headers() if operation.face == "chat" else {}),
         **_common_headers(operation, required=True),
     }
     if operation.links:
@@ -179,6 +188,8 @@ def _shown(kind: str, operation: Operation, schemas: _Schemas) -> Mapping[str, A
 def _failure(status: int, operation: Operation, schemas: _Schemas) -> dict[str, Any]:
     found = [schemas.of(model) for model in _shapes(status, operation)]
     headers = _common_headers(operation, required=False)
+    if status == 429 and _takes_key(operation):
+        headers |= _rate_headers()
     if status in RETRIED:
         headers["Retry-After"] = {
             "description": "Seconds",
@@ -214,6 +225,11 @@ def _common_headers(operation: Operation, *, required: bool) -> dict[str, Any]:
     names = ["X-Request-Id", *(["X-Overshoot-Region"] if operation.is_regional else [])]
     # A connection that is refused before its request was read knows neither.
     return {name: {"required": required, "schema": {"type": "string"}} for name in names}
+
+
+def _rate_headers() -> dict[str, Any]:
+    """Of a key with a rate."""
+    return {name: {"schema": {"type": "string"}} for name in RATE_HEADERS}
 
 
 def _codes() -> dict[int, Sequence[str]]:
