@@ -19,10 +19,12 @@ import pytest
 import liveedge
 from liveedge.core import errors as e
 from liveedge.core.errors import ResponseFormatUnsupported
+from liveedge.service.caller import Scope
 from liveedge.testing.clock import FakeClock
 from liveedge.testing.engine import FAKE_MODEL, FakeEngine
 from tests.documented import Document
 from tests.serving import MODEL, Serving, chat_body, data_url, image, picture, serving, until, video
+from tests.stored_keys import new_key
 
 CHAT = "/chat/completions"
 STREAM = "/streams/{stream_id}"
@@ -42,6 +44,7 @@ class Row:
     shape: Literal["flat", "chat", "validation", "region"] = "chat"
     retry: Literal["no", "later", "perhaps"] = "no"  # useless, after `Retry-After`, may help
     settings: dict[str, Any] = field(default_factory=dict)
+    scope: Scope | None = None  # the only one of the key; None: a key for everything
 
     @property
     def name(self) -> str:
@@ -182,6 +185,24 @@ async def ready_of_a_model_that_is_gone(server):
     return await server.client.get("/ready")
 
 
+async def asked_twice(server):
+    await server.ask()
+    return await server.ask()
+
+
+async def looked_twice(server):
+    await server.client.get("/streams")
+    return await server.client.get("/streams")
+
+
+async def looks(server):
+    return await server.client.get("/streams")
+
+
+async def asks_something(server):
+    return await server.ask()
+
+
 async def to_another_region(server):
     headers = {"X-Overshoot-Region": "eu"}
     return await server.client.post("/v1/chat/completions", json=chat_body(), headers=headers)
@@ -211,6 +232,7 @@ NO_VIDEO = {
 }
 FULL = {"engine": lambda clock: FakeEngine(clock=clock, queue_capacity=0)}
 BOMB = image(data_url(picture(size=(9000, 9000))))
+ONE_REQUEST = {"requests_per_second": 0.01, "request_burst": 1}
 TWO_KEYS = {"api_key": ("alpha", "beta")}
 S, V = "stream_error", "validation_error"
 
@@ -222,6 +244,22 @@ ROWS = (
     Row(
         code="unauthorized", status=401, type="authentication_error", shape="flat", route="/streams",
         provoke=sends("GET", "/streams", headers={"Authorization": "Basic YWxwaGE6"}),
+    ),
+    Row(
+        code="permission_denied", status=403, type="permission_error", route=CHAT, scope="view",
+        provoke=asks_something,
+    ),
+    Row(
+        code="permission_denied", status=403, type="permission_error", shape="flat",
+        route="/streams", scope="ask", provoke=looks,
+    ),
+    Row(
+        code="rate_limit_exceeded", status=429, type="rate_limit_error", route=CHAT, retry="later",
+        provoke=asked_twice, settings=ONE_REQUEST,
+    ),
+    Row(
+        code="rate_limit_exceeded", status=429, type="rate_limit_error", shape="flat",
+        route="/streams", retry="later", provoke=looked_twice, settings=ONE_REQUEST,
     ),
     Row(
         code="validation_error", status=422, type=V, shape="validation", route=CHAT,
@@ -410,16 +448,20 @@ ROWS = (
 
 
 @asynccontextmanager
-async def ready_for(row):
+async def ready_for(row, folder):
     settings = {"api_key": "alpha", "region": REGION, **row.settings}
+    headers = {"Authorization": "Bearer alpha"}
+    if row.scope is not None:
+        settings["keys_file"] = folder / "keys.sqlite"
+        headers = new_key(settings["keys_file"], scopes=frozenset({row.scope}))
     async with serving(clock=FakeClock(), **settings) as server:
-        server.client.headers["Authorization"] = "Bearer alpha"
+        server.client.headers.update(headers)
         yield server
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-async def test_every_code_comes_with_its_status_its_shape_and_its_headers(row):
-    async with ready_for(row) as server:
+async def test_every_code_comes_with_its_status_its_shape_and_its_headers(row, tmp_path):
+    async with ready_for(row, tmp_path) as server:
         document = await Document.of(server.client)
         answer = await row.provoke(server)
         assert answer.status_code == row.status, answer.text
@@ -454,6 +496,9 @@ def check_shape(row, body):
 
 def check_retry(row, headers):
     assert headers.get("x-should-retry") == ("false" if row.retry == "no" else None)
+    if row.code == "rate_limit_exceeded":
+        assert headers["x-ratelimit-remaining"] == "0"
+        assert {"x-ratelimit-limit", "x-ratelimit-reset"} <= set(headers)
     if row.retry == "later":
         assert int(headers["retry-after"]) >= 1
     else:

@@ -1,6 +1,6 @@
 """The order of checks of a question, and the answer of each.
 
-auth 401, body 422, model 404/503, URL syntax 400, stream 404/403/409 region, frames 409/410/404/400,
+auth 401, body 422, rate 429, model 404/503, URL syntax 400, stream 404/403/409 region, frames 409/410/404/400,
 admission 429/503.
 """
 
@@ -48,7 +48,12 @@ def names(answer):
 async def server():
     """A key, a foreign stream, an empty and a filled one, several regions, room for nothing."""
     async with serving(
-        api_key=("alpha", "beta"), region="us", regions=("us", "eu"), max_requests=1
+        api_key=("alpha", "beta"),
+        region="us",
+        regions=("us", "eu"),
+        max_requests=1,
+        requests_per_second=0.001,
+        request_burst=20,
     ) as server:
         server.foreign = await server.new_stream(Authorization="Bearer beta")
         server.client.headers.update(KEY)
@@ -60,7 +65,7 @@ async def server():
 class Steps:
     """A question that fails at every step from `first` on: only the first may be answered."""
 
-    ORDER = ("auth", "body", "model", "syntax", "stream", "region", "frames", "admission")
+    ORDER = ("auth", "body", "rate", "model", "syntax", "stream", "region", "frames", "admission")
 
     def __init__(self, server, first, *, then=None):
         """`then`: only this one step fails too."""
@@ -69,6 +74,8 @@ class Steps:
 
     async def ask(self):
         headers = {"Authorization": "Bearer wrong"} if "auth" in self._fails else dict(KEY)
+        if "rate" in self._fails:
+            await self._use_up_the_rate()
         if "region" in self._fails:
             headers["X-Overshoot-Region"] = "eu"
         content = [{"type": "text", "text": "?"}]
@@ -89,10 +96,16 @@ class Steps:
                 "/v1/chat/completions", json=body, headers=headers
             )
 
+    async def _use_up_the_rate(self):
+        answer = await self._server.client.get("/streams", headers=KEY)
+        while answer.status_code != 429:
+            answer = await self._server.client.get("/streams", headers=KEY)
+
 
 ANSWERS = {
     "auth": (401, "unauthorized"),
     "body": (422, "validation_error"),
+    "rate": (429, "rate_limit_exceeded"),
     "model": (404, "model_not_found"),
     "syntax": (400, "stream_url_invalid"),
     "stream": (404, "stream_not_found"),

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from liveedge.engine.form.forms import AnswerForm
 from liveedge.engine.request import SamplingParams, TokenLogprob
+from liveedge.service.caller import Caller
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 Priority: TypeAlias = Literal["interactive", "batch"]
@@ -84,6 +85,7 @@ class Question:
     max_age_ms: int | None = None  # for every reference that names none
     priority: Priority = "interactive"
     region: str | None = None
+    caller: Caller | None = None  # whose limits hold; None: those of every key, by tenant
 
     @property
     def n_chars(self) -> int:
