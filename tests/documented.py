@@ -39,8 +39,8 @@ class Document:
         if kind == "application/json":
             self.check_value(told["content"][kind]["schema"], answer.json())
         elif kind == "text/event-stream":
-            (_done, told_json) = told["content"][kind]["schema"]["properties"]["data"]["anyOf"]
-            schema = told_json["contentSchema"]
+            data_schema = told["content"][kind]["schema"]["properties"]["data"]
+            schema = data_schema.get("anyOf", [data_schema])[0]["contentSchema"]
             for event in answer.text.split("\n\n"):
                 data = event.removeprefix("data: ")
                 if data and data != "[DONE]" and not event.startswith(":"):

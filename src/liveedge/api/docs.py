@@ -87,6 +87,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         kinds=(JSON, EVENTS),
         answer=answers.ChatCompletion,
         event=answers.ChatCompletionChunk,
+        end_mark="[DONE]",
         face="chat",
         errors=(400, 401, 403, 404, 409, 410, 413, 422, 429, 500, 503, 504),
         body=ChatBody,

@@ -176,12 +176,13 @@ def _shown(kind: str, operation: Operation, schemas: _Schemas) -> Mapping[str, A
     if kind != EVENTS:
         return _raw(kind)
     events = [schemas.of(operation.event), schemas.of(answers.BrokenStream)]
-    data = {
-        "anyOf": [
-            {"const": "[DONE]"},
-            {"type": "string", "contentMediaType": JSON, "contentSchema": {"anyOf": events}},
-        ]
+    data: dict[str, Any] = {
+        "type": "string",
+        "contentMediaType": JSON,
+        "contentSchema": {"anyOf": events},
     }
+    if operation.end_mark is not None:
+        data = {"anyOf": [data, {"const": operation.end_mark}]}
     return {"type": "object", "required": ["data"], "properties": {"data": data}}
 
 

@@ -28,6 +28,7 @@ class Operation:
     kinds: tuple[str, ...] = (JSON,)  # of the answer
     answer: type[Any] | None = None  # the JSON of it: a model or dataclass
     event: type[Any] | None = None  # the JSON of each event, where the answer is a stream of them
+    end_mark: str | None = None  # of that stream: the data of its last event
     errors: tuple[int, ...] = ()
     face: Face = "flat"
     is_public: bool = False  # needs no key
