@@ -17,7 +17,7 @@ ROWS = [
 # Whom the page speaks about, whatever else is added.
 SECTIONS = (
     "An untrusted client", "An untrusted publisher", "An untrusted camera URL", "Untrusted media bytes",
-    "An untrusted checkpoint", "Another tenant", "The operator's mistakes", "The supply chain",
+    "An untrusted checkpoint", "Another tenant", "The operator's mistakes", "The supply chain", "An untrusted URL in a question", "The network",
 )  # fmt: skip
 
 

@@ -6,7 +6,7 @@
 4. the references become frames, fresh enough, few     `service.lookup`, `service.room`;
    frames of a warm window, where the bounds allow it  `service.windows`
 5. there is room for one more question                 `service.limits`
-6. uploads are decoded                                 `service.uploads`
+6. remote media are fetched, uploads decoded            `service.remote`, `service.uploads`
 7. the prompt is made, counted and checked             `service.prompt`, engine `prepare`
 8. the engine answers; what fails up to the first token fails before the first event
 
@@ -41,13 +41,15 @@ from liveedge.engine.request import (
 )
 from liveedge.frames.refs import SegmentRef
 from liveedge.frames.store import FrameStore
+from liveedge.service.backlog import Backlog
 from liveedge.service.limits import Budget, Holding
 from liveedge.service.lookup import Found, Resolved, find, fresh_until_s
 from liveedge.service.merge import merged
 from liveedge.service.models import ModelHost
-from liveedge.service.parts import Part, Reference, Upload, parse_turns
+from liveedge.service.parts import Part, Reference, Upload, fetches_nothing, parse_turns
 from liveedge.service.prompt import Media, Prompt, make_prompt
 from liveedge.service.question import AnswerEvent, ChoiceEnd, Question, Report, TextDelta
+from liveedge.service.remote import Fetches, RemoteMedia, fetching
 from liveedge.service.room import check_room
 from liveedge.service.streams import Streams
 from liveedge.service.uploads import Encoded, Uploaded, UploadLimits, decode, read
@@ -79,12 +81,15 @@ class AskResources:
     uploads: Workers  # apart from the prompts: a clip may take seconds to decode
     in_progress: Budget  # questions
     decoded_bytes: Budget  # of uploads
+    backlog: Backlog  # of uploads
+    remote: RemoteMedia | None = None  # None: no remote media are fetched
 
 
 @dataclass(slots=True, kw_only=True)
 class _Course:
     """When things happened to one question, monotonic."""
 
+    tenant: str
     admitted_s: float
     deadline_s: float
     windows: WindowUse
@@ -122,9 +127,14 @@ class Asker:
             n_messages=len(question.turns),
             n_parts=sum(len(turn.content) for turn in question.turns),
         )
-        parts = _checked_parts(question)
+        parts = _checked_parts(question, self._resources.remote)
         windows = self._windows.of_question(question, parts)
-        course = _Course(admitted_s=now_s, deadline_s=now_s + timeout_ms / 1000, windows=windows)
+        course = _Course(
+            tenant=question.tenant,
+            admitted_s=now_s,
+            deadline_s=now_s + timeout_ms / 1000,
+            windows=windows,
+        )
         found, stores = await self._look_up(question, parts, course, engine)
         with (
             self._resources.in_progress.hold(),
@@ -186,16 +196,29 @@ class Asker:
     async def _decode(
         self, parts: Sequence[Sequence[Part]], decoded: Holding, course: _Course
     ) -> dict[str, Uploaded]:
+        with fetching(self._resources.remote, course.tenant, course.deadline_s) as fetches:
+            encoded = await self._read(parts, decoded, fetches, course)
+            announced_bytes = sum(one.announced_bytes for one in encoded)
+            left_s = course.deadline_s - self._clock.monotonic_s()
+            with self._resources.backlog.waiting(announced_bytes, left_s=left_s):
+                decoded.add(announced_bytes)
+                return await self._decode_all(encoded, decoded, course)
+
+    async def _decode_all(
+        self, encoded: list[Encoded], decoded: Holding, course: _Course
+    ) -> dict[str, Uploaded]:
         limits = self._settings.uploads
         stopping = threading.Event()
         uploaded: dict[str, Uploaded] = {}
         try:
-            encoded = await self._read(parts, decoded, course)
             while encoded:
                 one = encoded.pop(0)  # its bytes go once it is decoded
                 room_bytes = self._resources.decoded_bytes.capacity - decoded.amount
                 work = partial(decode, one, limits=limits, room_bytes=room_bytes, stopping=stopping)
+                backlog, begun_s = self._resources.backlog, self._clock.monotonic_s()
+                ahead_bytes = backlog.waiting_bytes if one.announced_bytes else 0
                 done = uploaded[one.upload.where] = await self._upload_work(work, course)
+                backlog.took(ahead_bytes, self._clock.monotonic_s() - begun_s)
                 more_bytes = max(0, done.nbytes - one.announced_bytes)
                 self._require_room(decoded.amount + more_bytes, one.upload.where)
                 decoded.add(more_bytes)
@@ -204,17 +227,24 @@ class Asker:
         return uploaded
 
     async def _read(
-        self, parts: Sequence[Sequence[Part]], decoded: Holding, course: _Course
+        self,
+        parts: Sequence[Sequence[Part]],
+        decoded: Holding,
+        fetches: Fetches | None,
+        course: _Course,
     ) -> list[Encoded]:
-        """All uploads, none of them decoded, with room for all of them."""
+        """All uploads, none of them decoded, and not more of them than there can be room for."""
         limits = self._settings.uploads
         encoded: list[Encoded] = []
         for upload in (p for turn in parts for p in turn if isinstance(p, Upload)):
-            one = await self._upload_work(partial(read, upload, limits=limits), course)
+            data = None
+            if upload.is_remote and fetches is not None:
+                data = await fetches.fetch(upload.url, where=upload.where)
+            work = partial(read, upload, limits=limits, fetched=data)
+            one = await self._upload_work(work, course)
             encoded.append(one)
             announced_bytes = sum(known.announced_bytes for known in encoded)
             self._require_room(announced_bytes, upload.where)
-        decoded.add(sum(one.announced_bytes for one in encoded))
         return encoded
 
     async def _upload_work(self, work: Callable[[], T], course: _Course) -> T:
@@ -341,13 +371,15 @@ class Asker:
         )
 
 
-def _checked_parts(question: Question) -> tuple[tuple[Part, ...], ...]:
+def _checked_parts(question: Question, remote: RemoteMedia | None) -> tuple[tuple[Part, ...], ...]:
     if question.unsupported:
         raise ParameterUnsupported(
             f"{', '.join(question.unsupported)}: this server cannot honour it yet, and ignoring it"
             " would change the answer; leave it out"
         )
-    return parse_turns(question.turns)
+    return parse_turns(
+        question.turns, check_remote=fetches_nothing if remote is None else remote.check
+    )
 
 
 def _refuse_video(parts: Sequence[Sequence[Part]], engine: Engine) -> None:

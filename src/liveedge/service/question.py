@@ -86,6 +86,7 @@ class Question:
     priority: Priority = "interactive"
     region: str | None = None
     caller: Caller | None = None  # whose limits hold; None: those of every key, by tenant
+    traceparent: str | None = None  # the client's span, as its header says it: for traces alone
 
     @property
     def n_chars(self) -> int:
