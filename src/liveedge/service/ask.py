@@ -49,6 +49,7 @@ from liveedge.service.models import ModelHost
 from liveedge.service.parts import Part, Reference, Upload, fetches_nothing, parse_turns
 from liveedge.service.prompt import Media, Prompt, make_prompt
 from liveedge.service.question import AnswerEvent, ChoiceEnd, Question, Report, TextDelta
+from liveedge.service.queueing import Queueing, Shape, shape_of
 from liveedge.service.remote import Fetches, RemoteMedia, fetching
 from liveedge.service.room import check_room
 from liveedge.service.streams import Streams
@@ -80,6 +81,7 @@ class AskResources:
     schemas: Workers  # apart from the prompts: see `Engine.check_form`
     uploads: Workers  # apart from the prompts: a clip may take seconds to decode
     in_progress: Budget  # questions
+    queueing: Queueing  # how long one may wait for others
     decoded_bytes: Budget  # of uploads
     backlog: Backlog  # of uploads
     remote: RemoteMedia | None = None  # None: no remote media are fetched
@@ -95,6 +97,7 @@ class _Course:
     windows: WindowUse
     fresh_until_s: float | None = None  # no first token by then: its evidence is too old
     submitted_s: float = 0.0
+    began: Callable[[], None] = lambda: None  # the first token is there
     first_token_s: dict[int, float] = field(default_factory=dict)  # by choice
 
 
@@ -138,6 +141,9 @@ class Asker:
         found, stores = await self._look_up(question, parts, course, engine)
         with (
             self._resources.in_progress.hold(),
+            self._resources.queueing.place(
+                _shape(question, parts, found), question.priority
+            ) as course.began,
             self._resources.decoded_bytes.growing() as decoded,
             windows.held(stores),
         ):
@@ -336,6 +342,7 @@ class Asker:
         """Raise FrameStale if it came too late; the engine's own check does not know the way here."""
         if choice in course.first_token_s:
             return
+        course.began()
         now_s = course.first_token_s[choice] = self._clock.monotonic_s()
         if course.fresh_until_s is not None and now_s > course.fresh_until_s:
             raise FrameStale(
@@ -369,6 +376,17 @@ class Asker:
             corrupt_frames=prompt.n_broken,
             thread_id=question.thread_id,
         )
+
+
+def _shape(
+    question: Question, parts: Sequence[Sequence[Part]], found: Mapping[str, Found]
+) -> Shape:
+    """What the question will cost depends on."""
+    return shape_of(
+        n_uploads=sum(isinstance(part, Upload) for turn in parts for part in turn),
+        n_frames=sum(len(one.picks) for one in found.values()),
+        n_chars=question.n_chars,
+    )
 
 
 def _checked_parts(question: Question, remote: RemoteMedia | None) -> tuple[tuple[Part, ...], ...]:
