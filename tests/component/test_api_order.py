@@ -1,12 +1,14 @@
 """The order of checks of a question, and the answer of each.
 
-auth 401, body 422, model 404/503, URL syntax 400, stream 404/403/409 region, frames 409/410/404/400,
+auth 401, body 422, rate 429, model 404/503, URL syntax 400, stream 404/403/409 region, frames 409/410/404/400,
 admission 429/503.
 """
 
 import asyncio
+import itertools
 import json
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -46,7 +48,12 @@ def names(answer):
 async def server():
     """A key, a foreign stream, an empty and a filled one, several regions, room for nothing."""
     async with serving(
-        api_key=("alpha", "beta"), region="us", regions=("us", "eu"), max_requests=1
+        api_key=("alpha", "beta"),
+        region="us",
+        regions=("us", "eu"),
+        max_requests=1,
+        requests_per_second=0.001,
+        request_burst=20,
     ) as server:
         server.foreign = await server.new_stream(Authorization="Bearer beta")
         server.client.headers.update(KEY)
@@ -58,14 +65,17 @@ async def server():
 class Steps:
     """A question that fails at every step from `first` on: only the first may be answered."""
 
-    ORDER = ("auth", "body", "model", "syntax", "stream", "region", "frames", "admission")
+    ORDER = ("auth", "body", "rate", "model", "syntax", "stream", "region", "frames", "admission")
 
-    def __init__(self, server, first):
+    def __init__(self, server, first, *, then=None):
+        """`then`: only this one step fails too."""
         self._server = server
-        self._fails = self.ORDER[self.ORDER.index(first) :]
+        self._fails = self.ORDER[self.ORDER.index(first) :] if then is None else (first, then)
 
     async def ask(self):
         headers = {"Authorization": "Bearer wrong"} if "auth" in self._fails else dict(KEY)
+        if "rate" in self._fails:
+            await self._use_up_the_rate()
         if "region" in self._fails:
             headers["X-Overshoot-Region"] = "eu"
         content = [{"type": "text", "text": "?"}]
@@ -80,24 +90,43 @@ class Steps:
             body["model"] = "nobody/knows"
         if "body" in self._fails:
             body["temperature"] = "hot"
-        with self._server.built.questions.in_progress.hold():
+        room = self._server.built.questions.in_progress
+        with room.hold() if "admission" in self._fails else nullcontext():
             return await self._server.client.post(
                 "/v1/chat/completions", json=body, headers=headers
             )
 
+    async def _use_up_the_rate(self):
+        answer = await self._server.client.get("/streams", headers=KEY)
+        while answer.status_code != 429:
+            answer = await self._server.client.get("/streams", headers=KEY)
+
+
+ANSWERS = {
+    "auth": (401, "unauthorized"),
+    "body": (422, "validation_error"),
+    "rate": (429, "rate_limit_exceeded"),
+    "model": (404, "model_not_found"),
+    "syntax": (400, "stream_url_invalid"),
+    "stream": (404, "stream_not_found"),
+    "region": (409, "region_error"),
+    "frames": (409, "frame_not_yet_produced"),
+    "admission": (429, "queue_full"),
+}
+
+
+@pytest.mark.parametrize(("first", "then"), list(itertools.pairwise(Steps.ORDER)))
+async def test_of_two_neighbours_the_earlier_one_is_answered(server, first, then):
+    assert names(await Steps(server, first, then=then).ask()) == ANSWERS[first]
+
+
+@pytest.mark.parametrize(("first", "then"), list(itertools.combinations(Steps.ORDER, 2))[::3])
+async def test_of_any_two_faults_the_earlier_one_is_answered(server, first, then):
+    assert names(await Steps(server, first, then=then).ask()) == ANSWERS[first]
+
 
 @pytest.mark.parametrize(
-    ("first", "status", "code"),
-    [
-        ("auth", 401, "unauthorized"),
-        ("body", 422, "validation_error"),
-        ("model", 404, "model_not_found"),
-        ("syntax", 400, "stream_url_invalid"),
-        ("stream", 404, "stream_not_found"),
-        ("region", 409, "region_error"),
-        ("frames", 409, "frame_not_yet_produced"),
-        ("admission", 429, "queue_full"),
-    ],
+    ("first", "status", "code"), [(first, *answer) for first, answer in ANSWERS.items()]
 )
 async def test_of_several_faults_the_first_in_order_is_answered(server, first, status, code):
     answer = await Steps(server, first).ask()

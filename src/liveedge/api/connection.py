@@ -14,6 +14,7 @@ Thread  the server's event loop, whose time counts.
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -218,9 +219,12 @@ class HttpProtocol(H11Protocol):
             (b"content-type", b"application/json"),
             (b"content-length", str(len(body)).encode()),
             (b"connection", b"close"),
+            (b"x-request-id", uuid.uuid4().hex.encode()),  # its own was not read
         ]
         if status == 503:
             headers.append((b"retry-after", b"1"))
+        elif status != 408:  # a line may be faster the next time
+            headers.append((b"x-should-retry", b"false"))
         start = h11.Response(status_code=status, headers=headers, reason=STATUS_PHRASES[status])
         for event in (start, h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")

@@ -11,14 +11,19 @@ from collections.abc import Callable, Sequence
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from liveedge.api.errors import flat_body
 from liveedge.api.reply import json_reply
 
-ALLOWED_HEADERS = "Authorization, Content-Type, If-Match, X-Request-Id, X-Overshoot-Region"
+ALLOWED_HEADERS = (
+    "Authorization, Content-Type, If-Match, X-Request-Id, X-Overshoot-Region, X-Captured-At-Ms,"
+    " Last-Event-ID"
+)
 ALLOWED_METHODS = "GET, POST, PUT, PATCH, DELETE, OPTIONS"
 EXPOSED_HEADERS = (
-    "X-Request-Id, X-Overshoot-Region, retry-after, Location, ETag, Link, Accept-Patch,"
+    "X-Request-Id, X-Overshoot-Region, retry-after, x-should-retry, Location, ETag, Link,"
+    " Accept-Patch, X-Frame-Index, X-Captured-At-Ms, X-Age-Ms,"
     " x-ratelimit-limit, x-ratelimit-remaining, x-ratelimit-reset"
 )
 MAX_AGE_S = 600
@@ -70,12 +75,13 @@ class Cors:
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
-    if scope["type"] == "websocket":
-        await send({"type": "websocket.close", "code": 1008})
-        return
     text = "requests of this origin are refused: set an api_key, or add it to cors_origins"
     body = flat_body(text, "authentication_error", "origin_not_allowed")
-    await json_reply(body, status=403, headers={"x-should-retry": "false"})(scope, receive, send)
+    reply = json_reply(body, status=403, headers={"x-should-retry": "false"})
+    if scope["type"] == "websocket":
+        await WebSocket(scope, receive, send).send_denial_response(reply)
+    else:
+        await reply(scope, receive, send)
 
 
 async def _answer_preflight(send: Send, *, origin: str | None) -> None:

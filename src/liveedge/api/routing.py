@@ -46,7 +46,8 @@ class NoSuchWebSocket:
             await self._app(scope, receive, send)
             return
         text = f"there is no WebSocket {scope['path'][:200]}"
-        refused = ErrorAnswer(404, flat_body(text, "invalid_request_error", "not_found"), {})
+        body = flat_body(text, "invalid_request_error", "not_found")
+        refused = ErrorAnswer(404, body, {"x-should-retry": "false"})
         await WebSocket(scope, receive, send).send_denial_response(error_reply(refused))
 
 

@@ -24,6 +24,7 @@ MAX_TIMEOUT_MS = 3_600_000
 MAX_STREAM_AGE_MS = 10**12
 
 SomeText: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
+UpToFour: TypeAlias = Annotated[list[SomeText], Field(max_length=4)]
 
 
 def _as_list(value: object) -> object:
@@ -106,9 +107,13 @@ class StructuredOutputs(_Body):
         None,
         description="the whole answer matches; no look-around, back references or word boundaries",
     )
-    json_: Annotated[dict[str, Any], BeforeValidator(_as_object)] | None = Field(
-        None, alias="json", description="a JSON schema, as an object or as text"
-    )
+    json_: (
+        Annotated[
+            dict[str, Any],
+            BeforeValidator(_as_object, json_schema_input_type=str | dict[str, Any]),
+        ]
+        | None
+    ) = Field(None, alias="json", description="a JSON schema, as an object or as text")
     json_object: bool | None = Field(None, description="true: any JSON object")
     # Known so that they can be refused by name.
     grammar: Any = Field(None, description="not supported")
@@ -151,7 +156,14 @@ class ChatBody(_Body):
     top_k: int | None = Field(None, ge=-1)  # 0 and -1: all
     min_p: float | None = Field(None, ge=0, le=1)
     seed: int | None = None
-    stop: Annotated[list[SomeText], BeforeValidator(_as_list), Field(max_length=4)] | None = None
+    stop: (
+        Annotated[
+            list[SomeText],
+            BeforeValidator(_as_list, json_schema_input_type=SomeText | UpToFour),
+            Field(max_length=4),
+        ]
+        | None
+    ) = None
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
     logprobs: bool | None = None
@@ -215,7 +227,10 @@ class WindowBody(_Body):
     seconds: float = Field(
         gt=0, description="up to the live edge; at most as long as frames are kept"
     )
-    max_fps: float | None = Field(None, gt=0, description="frames per second; 1 if left out")
+    # Beyond, products with times leave what a float holds.
+    max_fps: float | None = Field(
+        None, ge=1e-6, le=1e6, description="frames per second; 1 if left out"
+    )
     max_pixels: int | None = Field(None, ge=1, description="of each frame, after its resize")
     system: str | None = Field(
         None, description="text of the system message, if questions have one"

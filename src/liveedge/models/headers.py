@@ -39,8 +39,17 @@ def weight_files(folder: Path) -> list[Path]:
     """The files of a checkpoint folder, each once."""
     if (folder / INDEX_FILE).exists():
         shards = read_json(folder / INDEX_FILE).section("weight_map").values.values()
-        return [folder / str(name) for name in sorted(set(shards))]
+        return [_inside(folder, name) for name in sorted(set(map(str, shards)))]
     return [folder / WEIGHTS_FILE]
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """A checkpoint names no files but its own."""
+    if Path(name).name != name or not name.endswith(".safetensors"):
+        raise CheckpointInvalid(
+            f"{folder / INDEX_FILE}: {name[:100]!r} is no safetensors file of the folder"
+        )
+    return folder / name
 
 
 def _header(path: Path) -> dict[str, Any]:

@@ -26,6 +26,9 @@ DEFAULT_VIDEO_MIN_PX: Final = 4096
 DEFAULT_VIDEO_MAX_TOKENS: Final = 768
 DEFAULT_MEAN: Final = (0.5, 0.5, 0.5)
 DEFAULT_STD: Final = (0.5, 0.5, 0.5)
+MAX_WHOLE: Final = (1 << 31) - 1  # of any number; no published one has more than nine digits
+MAX_LAYERS: Final = 1024  # each is an object before the first weight is looked for
+MAX_JSON_BYTES: Final = 128 << 20  # published vocabularies have 11 MB
 BICUBIC: Final = 3  # Pillow's number, as the processor files write it
 
 
@@ -127,12 +130,16 @@ class Section:
     def has(self, key: str) -> bool:
         return self.values.get(key) is not None
 
-    def whole(self, key: str, default: int | None = None, *, least: int = 1) -> int:
+    def whole(
+        self, key: str, default: int | None = None, *, least: int = 1, most: int = MAX_WHOLE
+    ) -> int:
         value = self._get(key, default)
         if isinstance(value, list) and len(set(value)) == 1:  # patch_size: [16, 16]
             value = value[0]
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise self.error(key, value, f"an integer of at least {least}")
+        if value > most:
+            raise self.error(key, "too large", f"at most {most}")
         return value
 
     def real(self, key: str, default: float | None = None) -> float:
@@ -188,12 +195,14 @@ class Section:
 def read_json(path: Path) -> Section:
     """The object in a JSON file of the checkpoint."""
     try:
+        if (n_bytes := path.stat().st_size) > MAX_JSON_BYTES:
+            raise CheckpointInvalid(f"{path} has {n_bytes} bytes, at most {MAX_JSON_BYTES}")
         values = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CheckpointInvalid(
             f"cannot read {path}: {error.strerror}; is this a model folder?"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointInvalid(f"{path} is not JSON: {error}") from error
     if not isinstance(values, dict):
         raise CheckpointInvalid(f"{path} holds {type(values).__name__}, needs an object")
@@ -248,7 +257,7 @@ def _text_config(section: Section, *, tied: bool) -> TextConfig:
         vocab_size=section.whole("vocab_size"),
         hidden_size=section.whole("hidden_size"),
         intermediate_size=section.whole("intermediate_size"),
-        n_layers=section.whole("num_hidden_layers"),
+        n_layers=section.whole("num_hidden_layers", most=MAX_LAYERS),
         n_heads=n_heads,
         n_kv_heads=n_kv_heads,
         head_dim=head_dim,
@@ -277,7 +286,7 @@ def _text_rope(section: Section, head_dim: int) -> tuple[float, tuple[int, int, 
 
 
 def _vision_config(section: Section) -> VisionConfig:
-    depth = section.whole("depth")
+    depth = section.whole("depth", most=MAX_LAYERS)
     deepstack = section.wholes("deepstack_visual_indexes", (8, 16, 24))
     if any(not 0 <= layer < depth for layer in deepstack) or sorted(set(deepstack)) != list(
         deepstack

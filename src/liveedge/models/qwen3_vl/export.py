@@ -12,10 +12,11 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
+from liveedge.models.headers import WEIGHTS_FILE
 from liveedge.models.qwen3_vl.config import PixelConfig, Qwen3VLConfig, VisionConfig
 from liveedge.models.qwen3_vl.text import TextModel
 from liveedge.models.qwen3_vl.vision import VisionTower
-from liveedge.models.qwen3_vl.weights import WEIGHTS_FILE, text_sources, vision_sources
+from liveedge.models.qwen3_vl.weights import text_sources, vision_sources
 
 
 def save(

@@ -1,4 +1,5 @@
-"""The checkpoint's chat template, run in a sandbox, with users' text kept apart from it.
+"""The checkpoint's chat template, run in a sandbox and within bounds (`template_bounds`), with users'
+text kept apart from it.
 
 A special token counts only where the template wrote it. What a user types is marked before
 rendering: every special token inside it, and every beginning of one at its end, is broken by a
@@ -8,18 +9,16 @@ types `<|im_end|>` or `<|image_pad|>` sends those letters, whatever the template
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import jinja2
-from jinja2.ext import loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from liveedge.core.errors import CheckpointInvalid, RequestInvalid
 from liveedge.models.qwen3_vl.config import read_json
+from liveedge.models.qwen3_vl.template_bounds import BUDGET, BoundedEnvironment, Budget, n_chars
 
 MARK: Final = "\U000f0000"  # private use; a user's own ones are dropped
 
@@ -32,6 +31,8 @@ TEMPLATE_ERRORS: Final = (
     LookupError,
     AttributeError,
     ArithmeticError,
+    MemoryError,
+    RecursionError,
 )
 
 # A conversation with a tool, a call and its result. A template that leaves one of them out knows no
@@ -64,14 +65,11 @@ class ChatTemplate:
 
     def __init__(self, folder: Path, special: Sequence[str]) -> None:
         source = _source(folder)
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
-        )
-        environment.filters["tojson"] = _to_json
+        environment = BoundedEnvironment()
         environment.globals["raise_exception"] = _refuse
         try:
             self._template = environment.from_string(source)
-        except jinja2.TemplateError as error:
+        except (jinja2.TemplateError, RecursionError) as error:
             raise CheckpointInvalid(f"{folder}: the chat template is wrong: {error}") from error
         self._constants = _named_tokens(folder)
         self._whole = _any_of(special)
@@ -94,6 +92,7 @@ class ChatTemplate:
                 tools=marked_tools,
                 add_generation_prompt=add_generation_prompt,
                 **self._constants,
+                **{BUDGET: Budget(n_chars(messages) + n_chars(tools))},
             )
         except TEMPLATE_ERRORS as error:
             raise RequestInvalid(
@@ -183,12 +182,6 @@ def _named_tokens(folder: Path) -> dict[str, str]:
         if isinstance(text, str):
             named[key] = text
     return named
-
-
-def _to_json(value: Any, indent: int | None = None, **options: Any) -> str:
-    # jinja2's own filter escapes HTML, which no chat template expects.
-    options.setdefault("ensure_ascii", False)
-    return json.dumps(value, indent=indent, **options)
 
 
 def _refuse(message: str) -> NoReturn:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from liveedge.core.errors import CheckpointInvalid
+from liveedge.models.headers import weight_files
 from liveedge.models.qwen3_vl.config import (
     PixelConfig,
     Qwen3VLConfig,
@@ -27,7 +28,6 @@ from liveedge.models.qwen3_vl.config import (
     VisionConfig,
     load_config,
     load_pixel_config,
-    read_json,
 )
 from liveedge.models.qwen3_vl.text import TextModel
 from liveedge.models.qwen3_vl.vision import VisionTower
@@ -35,8 +35,6 @@ from liveedge.models.qwen3_vl.vision import VisionTower
 VISUAL: Final = "model.visual."
 LANGUAGE: Final = "model.language_model."
 HEAD: Final = "lm_head.weight"
-INDEX_FILE: Final = "model.safetensors.index.json"
-WEIGHTS_FILE: Final = "model.safetensors"
 NAMES_SHOWN: Final = 5
 
 
@@ -159,7 +157,7 @@ class _Stored:
 
 def _open(folder: Path, stack: ExitStack) -> dict[str, _Stored]:
     tensors: dict[str, _Stored] = {}
-    for path in _files(folder):
+    for path in weight_files(folder):
         try:
             file: Any = stack.enter_context(safe_open(path, framework="pt"))
         except (OSError, SafetensorError) as error:
@@ -168,13 +166,6 @@ def _open(folder: Path, stack: ExitStack) -> dict[str, _Stored]:
             shape = tuple(file.get_slice(name).get_shape())
             tensors[name] = _Stored(shape, partial(file.get_tensor, name))
     return tensors
-
-
-def _files(folder: Path) -> list[Path]:
-    if (folder / INDEX_FILE).exists():
-        shards = read_json(folder / INDEX_FILE).section("weight_map").values.values()
-        return [folder / name for name in sorted(set(shards))]
-    return [folder / WEIGHTS_FILE]
 
 
 def _check(tensors: Mapping[str, _Stored], config: Qwen3VLConfig, folder: Path) -> None:
