@@ -9,8 +9,8 @@ newcomer's wait is what all before it are still expected to take.
 
 - As a rule `burst` average questions may be before a newcomer: chance brings several at once, and
   clients that wait for their answers never bring more than they are.
-- Under overload a queue never ends and only makes all late: then one average question may be before a
-  newcomer, which keeps nine tenths of the time in use (decision 0014). It is an overload while more
+- Under overload a queue never ends and only makes all late: then three quarters of an average question
+  may be before a newcomer, which keeps nine tenths of the time in use (decision 0014). It is an overload while more
   than `OVERLOAD` of the time is offered, over the last seconds and those included who are refused.
 - A tenant that has no work here is let in, whoever else has: slots go to tenants by turns, and there are
   few of them. So one that overloads the server is refused, and others are not.
@@ -41,7 +41,7 @@ from liveedge.engine.decide.rates import Ratio
 Priority: TypeAlias = Literal["interactive", "batch"]
 Shape: TypeAlias = tuple[int, int, int]
 
-FAIR_QUESTIONS: Final = 1.0  # average ones: what may be before a newcomer under overload
+FAIR_QUESTIONS: Final = 0.75  # of an average one: what may be before a newcomer under overload
 OVERLOAD: Final = 1.2  # seconds of work offered per second: clients that wait for answers offer 1
 SEEN_S: Final = 5.0  # what is offered is an average over so long, or over twice the burst
 HORIZON_S: Final = (
