@@ -509,7 +509,10 @@ async def test_a_question_about_the_past_is_no_standing_one():
             assert "live edge" in answer.text
 
 
-@pytest.mark.parametrize("extra", [{"n": 2}, {"tools": [{"type": "function"}]}, {"logprobs": True}])
+@pytest.mark.parametrize(
+    "extra",
+    [{"n": 2}, {"tools": [{"type": "function", "function": {"name": "call"}}]}, {"logprobs": True}],
+)
 async def test_what_a_watch_cannot_give_is_refused_by_name(extra):
     async with serving() as server:
         stream_id = await server.filled_stream(1)
