@@ -603,7 +603,8 @@ async def test_a_watch_ends_with_the_key_that_began_it(tmp_path):
             stream_id = await server.new_stream(**headers)
             watches.append(await start(server, stream_id, headers=headers))
         key_ids = [one.key_id for one in server.built.watches._active()]
-        server.built.watches.end_of_key(key_ids[0])
+        assert key_ids[0] is not None
+        server.built.watches.end_of_key(str(key_ids[0]))
         ends = [
             (await server.client.get(f"/v1/watches/{one['id']}", headers=headers)).json()
             for one, headers in zip(watches, (first, second), strict=True)
