@@ -53,6 +53,7 @@ from liveedge.service.queueing import Queueing, Shape, shape_of
 from liveedge.service.remote import Fetches, RemoteMedia, fetching
 from liveedge.service.room import check_room
 from liveedge.service.streams import Streams
+from liveedge.service.tools import CallSplitter, form_of, offered
 from liveedge.service.uploads import Encoded, Uploaded, UploadLimits, decode, read
 from liveedge.service.windows import Windows, WindowUse
 from liveedge.service.workers import Workers
@@ -101,6 +102,11 @@ class _Course:
     first_token_s: dict[int, float] = field(default_factory=dict)  # by choice
 
 
+def random_call_id() -> str:
+    """Of a call in an answer; clients send it back with the result."""
+    return f"call_{uuid.uuid4().hex[:24]}"
+
+
 class Asker:
     """Answers questions."""
 
@@ -113,6 +119,7 @@ class Asker:
         windows: Windows,
         resources: AskResources,
         settings: AskSettings,
+        new_call_id: Callable[[], str] = random_call_id,
     ) -> None:
         self._clock = clock
         self._models = models
@@ -120,6 +127,7 @@ class Asker:
         self._windows = windows
         self._resources = resources
         self._settings = settings
+        self._new_call_id = new_call_id
 
     async def answer(self, question: Question) -> AsyncGenerator[AnswerEvent, None]:
         """Text of each choice as it comes, and each choice's end. Hold it with `aclosing`."""
@@ -158,9 +166,11 @@ class Asker:
             )
             prompt, prepared = await self._prepare(engine, question, parts, media, course)
             course.windows.accepted()
+            calls = CallSplitter(question, new_id=self._new_call_id)
             async with aclosing(self._events(engine, prepared, question, prompt, course)) as events:
                 async for event in events:
-                    yield event
+                    for part in calls.split(event):
+                        yield part
 
     async def _look_up(
         self,
@@ -273,14 +283,17 @@ class Asker:
         media: Media,
         course: _Course,
     ) -> tuple[Prompt, PreparedRequest]:
+        form = form_of(question)
+
         def work() -> tuple[Prompt, PreparedRequest]:
             prompt = make_prompt(question.turns, parts, media)
             request = GenerateRequest(
                 request_id=uuid.uuid4().hex,  # ours: a client may use its own for several at once
                 messages=prompt.messages,
+                tools=offered(question.tools),
                 tenant=question.tenant,
                 sampling=question.sampling,
-                form=question.form,
+                form=form,
                 priority=question.priority,
                 deadline_s=course.deadline_s,
                 fresh_until_s=course.fresh_until_s,
@@ -301,13 +314,14 @@ class Asker:
 
     async def _check_form(self, engine: Engine, question: Question, course: _Course) -> None:
         """Apart from the prompts: a new form may take seconds, and nobody else waits for it."""
-        if question.form is None:
+        form = form_of(question)
+        if form is None:
             return
         await self._resources.schemas.run_until(
-            partial(engine.check_form, question.form),
+            partial(engine.check_form, form),
             deadline_s=course.deadline_s,
             clock=self._clock,
-            what=f"the check of the {question.form.kind}",
+            what=f"the check of the {form.kind}",
         )
 
     async def _events(
