@@ -51,10 +51,14 @@ from liveedge.media.source import Source
 from liveedge.media.webrtc.session import IceServer, MediaSessions
 from liveedge.resources import engine_settings, fitting, planned
 from liveedge.service.ask import Asker, AskResources, AskSettings
+from liveedge.service.gather import Gatherer, GatherSettings
 from liveedge.service.limits import Budget
 from liveedge.service.models import ModelHost
 from liveedge.service.pictures import Pictures
 from liveedge.service.preview import Previews
+from liveedge.service.providers.catalog import Catalog, owner_of
+from liveedge.service.providers.config import ProviderConfig, check_ids, read_key
+from liveedge.service.providers.router import Router
 from liveedge.service.publishing import Publishing, PublishParts
 from liveedge.service.registry import Registry
 from liveedge.service.sources import Pipelines, SourcePolicy
@@ -86,6 +90,8 @@ TOKENS = "liveedge.service.tokens"
 INGEST = "liveedge.service.ingest"
 ROOMS = "liveedge.service.rooms"
 WEBRTC = "liveedge.media.webrtc.engine"
+UPSTREAM = "liveedge.service.providers.upstream"  # and a quarter of a second: only with providers
+PROVIDER = "liveedge.service.providers.provider"
 
 LoadEngine = Callable[[], Engine]
 
@@ -124,6 +130,7 @@ def build_app(
     """
     folder, model_id = find_model(settings)
     _check_aliases(settings, model_id)
+    configs = provider_configs(settings, model_id, os.environ)
     asked = engine_settings(settings, model_id)
     memory = fitting(settings, asked, folder)
     workers = Workers("frames", n_threads=MEDIA_THREADS)
@@ -141,6 +148,7 @@ def build_app(
         load=load_engine or local.load,
         clock=clock,
         aliases=settings.aliases,
+        elsewhere=partial(owner_of, configs=configs),
     )
     store = StoreLimits(
         hot_bytes=settings.hot_mb << 20,
@@ -184,20 +192,24 @@ def build_app(
     secret = secrets.token_bytes(32) if registry is None else registry.folder.secret
     receiving = _Receiving(settings, clock, streams, secret=secret, sessions=sessions)
     publishing = Publishing(receiving.parts(), valid_s=LEASE_S)
-    services = Services(
-        answers=Asker(
-            clock=clock,
-            models=models,
-            streams=streams,
-            windows=windows,
-            resources=questions,
-            settings=AskSettings(
-                timeout_ms=settings.timeout_ms,
-                region=settings.region,
-                is_regional=bool(settings.regions),
-            ),
-        ),
+    gather = GatherSettings(region=settings.region, is_regional=bool(settings.regions))
+    asker = Asker(
+        clock=clock,
         models=models,
+        streams=streams,
+        windows=windows,
+        resources=questions,
+        settings=AskSettings(timeout_ms=settings.timeout_ms, gather=gather),
+    )
+    providers = _Providers(settings, clock, configs, questions, gather)
+    catalog = Catalog(models=models, local=asker, providers=providers.make(streams))
+    router = Router(
+        catalog, fallbacks=settings.fallbacks, timeout_ms=settings.timeout_ms, clock=clock
+    )
+    services = Services(
+        answers=router,
+        models=models,
+        catalog=catalog,
         streams=streams,
         windows=windows,
         previews=previews,
@@ -215,6 +227,8 @@ def build_app(
                 "decoded_upload_bytes": questions.decoded_bytes,
                 "previews": previews.open,
             },
+            catalog=catalog,
+            router=router,
             publishing=publishing,
             connections_ended=connections_ended,
             planned=memory.lines,
@@ -233,9 +247,10 @@ def build_app(
             models,
             streams,
             windows,
-            _Guests(publishing, previews),
+            _Guests(publishing, previews, catalog, providers),
             (
                 workers,
+                providers.workers,
                 questions.uploads,
                 questions.prompts,
                 questions.long_prompts,
@@ -692,16 +707,97 @@ class _Receiving:
             self._webrtc.close()
 
 
+def provider_configs(
+    settings: Settings, model_id: str, environment: Mapping[str, str]
+) -> tuple[ProviderConfig, ...]:
+    """The providers of these settings, with their keys. Raises SettingsInvalid."""
+    configs = tuple(
+        ProviderConfig(
+            name=name,
+            base_url=one.base_url,
+            key=read_key(name, one.api_key_env, environment),
+            models=one.models,
+            media=one.media,
+            silence_s=one.timeout,
+            retries=one.retries,
+            max_connections=one.max_connections,
+            max_frames=one.max_frames,
+            max_pixels=one.max_pixels,
+            extra_body=one.extra_body,
+        )
+        for name, one in settings.providers.items()
+    )
+    check_ids(configs, settings.fallbacks, (model_id, *settings.aliases))
+    return configs
+
+
+class _Providers:
+    """How other servers are asked; without any, nothing of it is imported."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        configs: Sequence[ProviderConfig],
+        questions: AskResources,
+        gather: GatherSettings,
+    ) -> None:
+        self.workers = Workers("providers", n_threads=MEDIA_THREADS)
+        self._settings = settings
+        self._clock = clock
+        self._configs = configs
+        self._questions = questions
+        self._gather = gather
+        self._client: Any = None  # `httpx.AsyncClient`
+
+    def make(self, streams: Streams) -> tuple[Any, ...]:
+        if not self._configs:
+            return ()
+        upstream = importlib.import_module(UPSTREAM)
+        provider = importlib.import_module(PROVIDER)
+        questions = self._questions
+        self._client = upstream.open_client(self._configs)
+        parts = provider.ProviderParts(
+            clock=self._clock,
+            gatherer=Gatherer(
+                clock=self._clock,
+                streams=streams,
+                workers=questions.uploads,
+                decoded_bytes=questions.decoded_bytes,
+                settings=self._gather,
+            ),
+            workers=self.workers,
+            in_progress=questions.in_progress,
+            held_bytes=questions.decoded_bytes,
+            timeout_ms=self._settings.timeout_ms,
+            rng=random.Random(),
+        )
+        return tuple(
+            provider.Provider(
+                config, upstream.Upstream(config, self._client, clock=self._clock), parts
+            )
+            for config in self._configs
+        )
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+
+
 @dataclass(frozen=True, slots=True)
 class _Guests:
     """Whoever is connected for as long as it likes."""
 
     publishing: Publishing
     previews: Previews
+    catalog: Catalog
+    providers: _Providers
 
     async def close(self) -> None:
         await self.publishing.close()
         self.previews.close()
+        await self.catalog.close()
+        await self.providers.close()
 
 
 def _rooms(settings: Settings, clock: Clock) -> Callable[[], Any] | None:

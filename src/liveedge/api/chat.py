@@ -37,6 +37,7 @@ from liveedge.engine.form.forms import ANY_OBJECT, AnswerForm, ChoiceForm, JsonF
 from liveedge.engine.request import SamplingParams
 from liveedge.service.caller import Caller
 from liveedge.service.question import (
+    AnsweredBy,
     AnswerEvent,
     Answers,
     ChoiceEnd,
@@ -49,6 +50,28 @@ from liveedge.service.question import (
     ToolCallDelta,
     Turn,
     UnknownContent,
+)
+
+# What other servers are told as it was sent; `thread_id`, deadlines and priorities are ours.
+PASSED_ON = (
+    "max_completion_tokens",
+    "max_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "stop",
+    "presence_penalty",
+    "frequency_penalty",
+    "logprobs",
+    "top_logprobs",
+    "n",
+    "response_format",
+    "structured_outputs",
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
 )
 
 
@@ -153,6 +176,8 @@ class _Writer:
 
     async def write(self, event: AnswerEvent) -> None:
         self._gathered.add(event)
+        if isinstance(event, AnsweredBy):  # the head of all chunks that follow
+            return
         head = self._gathered.head
         if event.choice not in self._begun:
             self._begun.add(event.choice)
@@ -193,6 +218,7 @@ def to_question(
         max_age_ms=body.max_age_ms,
         priority=body.priority or "interactive",
         region=region,
+        sent=body.model_dump(mode="json", include=set(PASSED_ON), exclude_none=True, by_alias=True),
     )
 
 

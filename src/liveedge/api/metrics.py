@@ -19,6 +19,8 @@ from liveedge.engine.interface import EngineStats
 from liveedge.engine.memory.plan import Line
 from liveedge.service.limits import Budget
 from liveedge.service.models import ModelHost
+from liveedge.service.providers.catalog import Catalog, ModelProvider
+from liveedge.service.providers.router import Router
 from liveedge.service.publishing import Publishing
 from liveedge.service.streams import Streams
 from liveedge.service.totals import StreamTotals
@@ -135,6 +137,8 @@ class MetricSources:
     streams: Streams
     windows: Windows
     budgets: Mapping[str, Budget]  # what each bounds
+    catalog: Catalog
+    router: Router
     publishing: Publishing
     connections_ended: Mapping[str, int]  # by `connection.ENDS`
     planned: Sequence[Line]  # of the memory plan
@@ -152,6 +156,7 @@ def metrics_text(sources: MetricSources) -> str:
             *_windows(sources.windows),
             *_publishers(sources.publishing),
             *_budgets(sources.budgets),
+            *_providers(sources.catalog, sources.router),
             _many(
                 "http_connections_ended_total",
                 "counter",
@@ -324,6 +329,85 @@ _BUDGET_METRICS: tuple[tuple[str, Kind, str, Callable[[Budget], int]], ...] = (
         "counter",
         "What was refused at the bound of each budget.",
         lambda b: b.refused,
+    ),
+)
+
+
+_OUTCOMES = ("ok", "http_4xx", "http_429", "http_5xx", "failed", "timeout", "blocked", "left")
+_STATES = ("closed", "half_open", "open")
+
+
+def _providers(catalog: Catalog, router: Router) -> Iterator[Metric]:
+    """Names of providers and models come from the configuration: a closed set."""
+    providers = {provider.config.name: provider for provider in catalog.providers}
+    yield Metric(
+        "provider_requests_total",
+        "counter",
+        "Requests to providers, retries included, by how they ended.",
+        tuple(
+            Sample(float(one.outcomes.get(outcome, 0)), (("provider", name), ("outcome", outcome)))
+            for name, one in providers.items()
+            for outcome in _OUTCOMES
+        ),
+    )
+    yield Metric(
+        "provider_breaker_state",
+        "gauge",
+        "1 for the state of each provider's circuit breaker.",
+        tuple(
+            Sample(float(one.state == state), (("provider", name), ("state", state)))
+            for name, one in providers.items()
+            for state in _STATES
+        ),
+    )
+    for metric, kind, what, read in _PROVIDER_METRICS:
+        yield _many(metric, kind, what, "provider", {n: read(one) for n, one in providers.items()})
+    yield Metric(
+        "fallbacks_total",
+        "counter",
+        "Questions that another model answered, because the one that was asked was not available.",
+        tuple(
+            Sample(
+                float(router.n_fallbacks[asked, answered]),
+                (("requested", asked), ("answered", answered)),
+            )
+            for asked, others in router.fallbacks.items()
+            for answered in dict.fromkeys(others)
+        ),
+    )
+
+
+_PROVIDER_METRICS: tuple[tuple[str, Kind, str, Callable[[ModelProvider], int]], ...] = (
+    (
+        "provider_up",
+        "gauge",
+        "1 where the provider listed its models when it was last asked; GET /models asks.",
+        lambda p: int(p.availability.is_up),
+    ),
+    ("provider_retries_total", "counter", "Requests made again.", lambda p: p.retries.n_taken),
+    (
+        "provider_retries_refused_total",
+        "counter",
+        "Requests not made again, because too many were.",
+        lambda p: p.retries.n_refused,
+    ),
+    (
+        "provider_breaker_opened_total",
+        "counter",
+        "Times the provider was left alone, because it failed again and again.",
+        lambda p: p.breaker.n_opened,
+    ),
+    (
+        "provider_questions",
+        "gauge",
+        "Questions that a provider works on, or that are made ready for it.",
+        lambda p: p.connections.used,
+    ),
+    (
+        "provider_questions_refused_total",
+        "counter",
+        "Questions refused because the provider had max_connections already.",
+        lambda p: p.connections.refused,
     ),
 )
 
