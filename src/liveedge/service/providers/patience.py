@@ -17,6 +17,7 @@ from liveedge.core.tasks import TaskSet
 
 T = TypeVar("T")
 
+LEAST_S = 0.001  # what is left of a sum of floats is no time
 FAIR_S = 10.0  # a shorter deadline than that says nothing about the provider
 
 
@@ -90,7 +91,7 @@ class Patience:
             silent_s = now_s - self._silent_since_s if self._waiting is not None else 0.0
             left_s = min(self._end_s() - now_s, self._silence_s - silent_s)
             if left_s > 0:
-                await self._clock.sleep(left_s)
+                await self._clock.sleep(max(left_s, LEAST_S))
             elif self._waiting is None:  # its reader is elsewhere, and looks when it comes back
                 await self._clock.sleep(self._silence_s)
             else:
