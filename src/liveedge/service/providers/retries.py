@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 
+MAX_RETRY_AFTER_S = 86_400.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryLimits:
@@ -67,11 +69,11 @@ def parse_retry_after(text: str | None, *, wall_ms: int) -> float | None:
         return None
     text = text.strip()[:64]
     if text.isascii() and text.replace(".", "", 1).isdigit():
-        return float(text)
+        return min(float(text), MAX_RETRY_AFTER_S)
     try:
         when = parsedate_to_datetime(text)
     except ValueError:
         return None
     if when.tzinfo is None:
         when = when.replace(tzinfo=UTC)
-    return max(0.0, when.timestamp() - wall_ms / 1000)
+    return min(max(0.0, when.timestamp() - wall_ms / 1000), MAX_RETRY_AFTER_S)
