@@ -6,11 +6,20 @@ It counts connections and requests, keeps what it was sent, and knows whether it
 from __future__ import annotations
 
 import asyncio
+import datetime
+import ipaddress
 import json
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeAlias
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 Mood: TypeAlias = "Callable[[Exchange], Awaitable[None]]"
 
@@ -105,10 +114,10 @@ class Stub:
 
 
 @asynccontextmanager
-async def stub(mood: Mood) -> AsyncIterator[Stub]:
+async def stub(mood: Mood, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[Stub]:
     """Serve, in this mood, until the end of the block."""
     served = Stub(mood)
-    server = await asyncio.start_server(served.serve, "127.0.0.1", 0, limit=1 << 26)
+    server = await asyncio.start_server(served.serve, "127.0.0.1", 0, limit=1 << 26, ssl=tls)
     served.port = server.sockets[0].getsockname()[1]
     try:
         yield served
@@ -128,6 +137,31 @@ async def _request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
     length = int(headers.get("content-length", 0))
     body = json.loads(await reader.readexactly(length)) if length else None
     return Exchange(method, path, headers, body, writer)
+
+
+def self_signed(path: Path) -> ssl.SSLContext:
+    """TLS for 127.0.0.1 with a certificate that nobody vouches for."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.datetime.now(datetime.UTC)
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    plain = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    path.write_bytes(key.private_bytes(pem, *plain) + certificate.public_bytes(pem))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(path)
+    return context
 
 
 # ── pieces of answers ──

@@ -7,6 +7,7 @@ import base64
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from tests.provider_stub import (
     in_turn,
     refusing,
     saying,
+    self_signed,
     sending,
     silent,
     stub,
@@ -207,8 +209,11 @@ async def test_tool_calls_and_logprobs_come_through():
         spoken["choices"][0]["logprobs"] = {"content": [token]}
         await exchange.events(spoken, *map(chunk, calls), chunk(reason="tool_calls"))
 
-    async with provided(mood) as (server, _):
-        (choice,) = (await ask(server, logprobs=True)).json()["choices"]
+    tools = [{"type": "function", "function": {"name": "turn", "parameters": {"type": "object"}}}]
+    options = {"logprobs": True, "tools": tools, "tool_choice": "required"}
+    async with provided(mood) as (server, upstream):
+        (choice,) = (await ask(server, **options)).json()["choices"]
+        assert {name: upstream.asked[0].body[name] for name in options} == options
         assert choice["finish_reason"] == "tool_calls"
         (call,) = choice["message"]["tool_calls"]
         assert call["id"] == "c1"
@@ -485,6 +490,15 @@ async def test_the_key_of_a_provider_is_sent_to_it_and_shown_to_nobody(
             assert "very-secret" not in shown
 
 
+async def test_a_provider_whose_certificate_nobody_vouches_for_is_sent_nothing(tmp_path: Path):
+    async with stub(saying("x"), tls=self_signed(tmp_path / "tls.pem")) as upstream:
+        url = upstream.url.replace("http:", "https:")
+        provider = {"base_url": url, "models": [THEIRS], "retries": 0}
+        async with serving(providers={"peer": provider}) as server:
+            assert error_of(await ask(server))["code"] == "upstream_request_failed"
+        assert upstream.n_asked == 0
+
+
 async def test_no_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch):
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
@@ -581,7 +595,7 @@ async def test_clients_with_short_deadlines_do_not_have_the_provider_left_alone(
     async with provided(silent) as (server, upstream):
         for i in range(7):
             asking = asyncio.create_task(ask(server, timeout_ms=100))
-            await until(lambda i=i: upstream.n_asked == i + 1)
+            await until(lambda i=i: upstream.n_asked == i + 1)  # type: ignore[misc]
             await server.clock.advance(0.2)
             assert (await asking).status_code == 504
 
@@ -647,9 +661,9 @@ async def test_models_of_a_provider_that_is_away_are_unavailable():
 
 
 async def test_a_fallback_answers_for_a_provider_that_is_not_available():
-    options = {"retries": 0}
-    more = {"fallbacks": {THEIRS: [MODEL]}}
-    async with provided(refusing(503), options=options, **more) as (server, upstream):
+    fallbacks = {THEIRS: [MODEL]}
+    mood, options = refusing(503), {"retries": 0}
+    async with provided(mood, options=options, fallbacks=fallbacks) as (server, upstream):
         reply = await ask(server)
         told = reply.json()
         assert told["model"] == MODEL

@@ -151,10 +151,10 @@ async def test_patience_ends_a_silence_and_starts_anew_with_each_piece():
             task = asyncio.create_task(waiting.wait(clock.sleep(2)))
             await clock.advance(2)
             await task
-        task = asyncio.create_task(waiting.wait(asyncio.Event().wait()))
+        silence = asyncio.create_task(waiting.wait(asyncio.Event().wait()))
         await clock.advance(3)
         with pytest.raises(UpstreamTimeout):
-            await task
+            await silence
 
 
 async def test_patience_ends_at_the_deadline_also_when_its_reader_was_elsewhere():
@@ -174,9 +174,9 @@ async def test_patience_ends_when_the_evidence_is_too_old_unless_the_answer_has_
             await task
     async with patience(clock, fresh_until_s=clock.monotonic_s() + 1) as waiting:
         waiting.first_token()
-        task = asyncio.create_task(waiting.wait(clock.sleep(2)))
+        begun = asyncio.create_task(waiting.wait(clock.sleep(2)))
         await clock.advance(2)
-        await task
+        await begun
 
 
 async def test_a_cancellation_from_outside_stays_one():

@@ -118,10 +118,14 @@ def test_halves_of_characters_do_not_get_through():
 
 def test_odd_ends_are_ends_and_an_answer_without_one_is_none():
     reader = Reader(2)
-    reader.read(chunk({"content": "a"}, reason="eos"))
-    assert reader.reasons is None
-    reader.read(chunk({}, reason="content_filter", index=1))
-    assert reader.reasons == ("stop", "content_filter")
+    seen = []
+    for piece in (
+        chunk({"content": "a"}, reason="eos"),
+        chunk({}, reason="content_filter", index=1),
+    ):
+        reader.read(piece)
+        seen.append(reader.reasons)
+    assert seen == [None, ("stop", "content_filter")]
     assert not reader.is_blocked
 
 

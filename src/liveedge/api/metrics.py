@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from liveedge.api.connection import ENDS
 from liveedge.core.machine import resident_bytes
@@ -19,7 +19,8 @@ from liveedge.engine.interface import EngineStats
 from liveedge.engine.memory.plan import Line
 from liveedge.service.limits import Budget
 from liveedge.service.models import ModelHost
-from liveedge.service.providers.catalog import Catalog, ModelProvider
+from liveedge.service.providers.breaker import State
+from liveedge.service.providers.catalog import OUTCOMES, Catalog, ModelProvider
 from liveedge.service.providers.router import Router
 from liveedge.service.publishing import Publishing
 from liveedge.service.streams import Streams
@@ -333,10 +334,6 @@ _BUDGET_METRICS: tuple[tuple[str, Kind, str, Callable[[Budget], int]], ...] = (
 )
 
 
-_OUTCOMES = ("ok", "http_4xx", "http_429", "http_5xx", "failed", "timeout", "blocked", "left")
-_STATES = ("closed", "half_open", "open")
-
-
 def _providers(catalog: Catalog, router: Router) -> Iterator[Metric]:
     """Names of providers and models come from the configuration: a closed set."""
     providers = {provider.config.name: provider for provider in catalog.providers}
@@ -347,7 +344,7 @@ def _providers(catalog: Catalog, router: Router) -> Iterator[Metric]:
         tuple(
             Sample(float(one.outcomes.get(outcome, 0)), (("provider", name), ("outcome", outcome)))
             for name, one in providers.items()
-            for outcome in _OUTCOMES
+            for outcome in OUTCOMES
         ),
     )
     yield Metric(
@@ -357,7 +354,7 @@ def _providers(catalog: Catalog, router: Router) -> Iterator[Metric]:
         tuple(
             Sample(float(one.state == state), (("provider", name), ("state", state)))
             for name, one in providers.items()
-            for state in _STATES
+            for state in get_args(State)
         ),
     )
     for metric, kind, what, read in _PROVIDER_METRICS:

@@ -14,6 +14,9 @@ from liveedge.service.providers.config import ProviderConfig
 from liveedge.service.providers.retries import RetryBudget
 from liveedge.service.question import Answers
 
+# How a request to a provider ends; a retry is a request.
+OUTCOMES = ("ok", "http_4xx", "http_429", "http_5xx", "failed", "timeout", "blocked", "left")
+
 
 class Refreshed(Protocol):
     """What is known of a provider, asked for when somebody wants to know."""

@@ -17,7 +17,7 @@ import threading
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from liveedge.core.clock import Clock
@@ -55,7 +55,6 @@ log = logging.getLogger("liveedge.providers")
 
 MAX_PARTS = 4096  # and messages: of a question, whatever they say
 ENCODING = "the encoding of the frames for the provider"
-OUTCOMES = ("ok", "http_4xx", "http_429", "http_5xx", "failed", "timeout", "blocked", "left")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +88,7 @@ class Provider:
     def __init__(self, config: ProviderConfig, upstream: Upstream, parts: ProviderParts) -> None:
         self.config = config
         self.name = config.name
-        self.outcomes: Counter[str] = Counter()  # of requests to it, by `OUTCOMES`
+        self.outcomes: Counter[str] = Counter()  # of requests to it, by `catalog.OUTCOMES`
         self.connections = Budget(config.max_connections, what=f"requests to {config.name}")
         self.breaker = Breaker()
         self._upstream = upstream
@@ -136,7 +135,7 @@ class Provider:
         course = _Course(admitted_s=admitted_s, deadline_s=admitted_s + timeout_ms / 1000)
         self._require_open()
         self._check_amounts(question)
-        parts = checked_parts(question)
+        parts = checked_parts(_as_far_as_passed_on(question))
         gathered = await self._parts.gatherer.frames(
             question, parts, deadline_s=course.deadline_s, admit=self._admit
         )
@@ -374,6 +373,12 @@ class Provider:
             thread_id=question.thread_id,
             provider=self.name,
         )
+
+
+def _as_far_as_passed_on(question: Question) -> Question:
+    """What our own model cannot honour the provider may: it is told as it was sent."""
+    left = [name for name in question.unsupported if name.partition(".")[0] not in question.sent]
+    return replace(question, unsupported=tuple(left))
 
 
 def _outcome(error: LiveEdgeError) -> str:
