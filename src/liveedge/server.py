@@ -936,6 +936,6 @@ def _configure_logging(level: str) -> None:
     logging.basicConfig(
         level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    # Several lines per publisher, with the addresses of both ends.
-    for chatty in ("aioice", "aiortc"):
+    # Several lines per publisher, with the addresses of both ends; one per request to a provider.
+    for chatty in ("aioice", "aiortc", "httpx"):
         logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -300,6 +300,7 @@ class Provider:
                 raise self._upstream.no_answer(
                     "its answer ended in the middle", may_retry=not reader.has_begun
                 )
+            self._note_first_token(course, patience)  # of an answer without a word, its end
         for choice, reason in enumerate(reasons):
             report = self._report(choice, reader, question, prompt, course)
             yield ChoiceEnd(choice=choice, reason=reason, report=report)
