@@ -28,7 +28,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cameras.footage import Footage, Footages, Shape
-from liveedge.api.auth import OPEN
 from liveedge.client.http import Client
 from liveedge.core.clock import SystemClock
 from liveedge.core.errors import FrameEvicted, StreamNotFound
@@ -38,6 +37,7 @@ from liveedge.frames.frame import Pixels, RgbPixels
 from liveedge.frames.store import FrameStore
 from liveedge.media.pixels import AS_STORED, AvPixels
 from liveedge.server import BackgroundServer
+from liveedge.service.keys import OPEN
 from liveedge.settings import Settings
 from liveedge.sim.clockcode import read_code
 from liveedge.testing.engine import FakeEngine

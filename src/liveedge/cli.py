@@ -16,11 +16,13 @@ import sys
 import threading
 import typing
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from pydantic.fields import FieldInfo
 
+from liveedge.cli_keys import add_keys
 from liveedge.client.http import Answer, Client, Refused, image_part, video_part
 from liveedge.core.clock import SystemClock
 from liveedge.core.errors import LiveEdgeError, SettingsInvalid
@@ -52,6 +54,7 @@ METAVARS = {
     "providers": "JSON",
     "fallbacks": "JSON",
     "state_dir": "FOLDER",
+    "keys_file": "FILE",
 }
 ALONE = {"verify_warm": "0.05"}  # what a flag without its value means
 WRITTEN_AS_JSON = frozenset({"livekit", "providers", "fallbacks"})
@@ -160,6 +163,9 @@ def build_parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     _add_demo(demo)
     _add_sim(commands.add_parser("sim", help="the simulated camera by itself"))
 
+    keys = commands.add_parser("keys", help="make, list and revoke the keys of a server")
+    add_keys(_subcommands(keys))
+
     version = commands.add_parser("version", help="print the version")
     version.set_defaults(command=_version)
     return parser
@@ -207,9 +213,15 @@ def _help(field: FieldInfo) -> str:
     return f"{field.description} (default: {default})"
 
 
+@cache
+def _kinds() -> Mapping[str, Any]:
+    """Types of the settings. Once: it takes longer than everything else of a command together."""
+    return typing.get_type_hints(Settings)
+
+
 def _argument(name: str) -> dict[str, Any]:
     """How argparse reads a setting; values stay texts, the model converts and judges them."""
-    kind = typing.get_type_hints(Settings)[name]
+    kind = _kinds()[name]
     if kind is bool:
         return {"action": argparse.BooleanOptionalAction, "default": None}
     if name in WRITTEN_AS_JSON:
@@ -244,7 +256,7 @@ def _loaded(options: argparse.Namespace) -> Loaded:
     flags: dict[str, object] = {}
     for name in Settings.model_fields:
         value = getattr(options, name)
-        pairs = typing.get_origin(typing.get_type_hints(Settings)[name]) is dict
+        pairs = typing.get_origin(_kinds()[name]) is dict
         flags[name] = dict(value) if pairs and value is not None else value
     return load(flags=flags, environment=options.environment, config=options.config)
 

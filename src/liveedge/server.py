@@ -31,7 +31,7 @@ from fastapi import FastAPI
 from liveedge.api.app import ApiSettings, Lifespan, Services, create_app
 from liveedge.api.connection import ConnectionLimits, HttpProtocol
 from liveedge.api.last_words import LastWords
-from liveedge.api.metrics import MetricSources
+from liveedge.api.metrics import AccessSources, MetricSources
 from liveedge.api.websocket import WebSocketProtocol
 from liveedge.api.whip import ice_link
 from liveedge.core.clock import Clock, SystemClock
@@ -51,7 +51,11 @@ from liveedge.media.source import Source
 from liveedge.media.webrtc.session import IceServer, MediaSessions
 from liveedge.resources import engine_settings, fitting, planned
 from liveedge.service.ask import Asker, AskResources, AskSettings
+from liveedge.service.audit import Audit
 from liveedge.service.gather import Gatherer, GatherSettings
+from liveedge.service.key_file import StoredKey
+from liveedge.service.keys import KeyRing
+from liveedge.service.limited import AnswerLimits, LimitedAnswers
 from liveedge.service.limits import Budget
 from liveedge.service.models import ModelHost
 from liveedge.service.pictures import Pictures
@@ -60,6 +64,7 @@ from liveedge.service.providers.catalog import Catalog, owner_of
 from liveedge.service.providers.config import ProviderConfig, check_ids, read_key
 from liveedge.service.providers.router import Router
 from liveedge.service.publishing import Publishing, PublishParts
+from liveedge.service.rates import Rates
 from liveedge.service.registry import Registry
 from liveedge.service.sources import Pipelines, SourcePolicy
 from liveedge.service.state_dir import StateDir
@@ -101,6 +106,8 @@ class Built:
     """The application and what it is made of."""
 
     app: FastAPI
+    keys: KeyRing
+    answers: LimitedAnswers
     models: ModelHost
     streams: Streams
     windows: Windows
@@ -133,6 +140,7 @@ def build_app(
     configs = provider_configs(settings, model_id, os.environ)
     asked = engine_settings(settings, model_id)
     memory = fitting(settings, asked, folder)
+    access = _access(settings, clock)
     workers = Workers("frames", n_threads=MEDIA_THREADS)
     questions = AskResources(
         prompts=Workers("prompts", n_threads=PROMPT_THREADS),
@@ -188,7 +196,8 @@ def build_app(
     held_bytes = Budget(memory.bodies_bytes, what="bytes of request bodies")
     connections_ended: Counter[str] = Counter()
     publisher_bytes = Budget(PUBLISHER_BODY_BYTES, what="bytes of publishers' requests")
-    previews = Previews(clock=clock, streams=streams)
+    previews = Previews(clock=clock, streams=streams, is_shared=lambda: access.keys.is_shared)
+    access.end_streams(streams)
     secret = secrets.token_bytes(32) if registry is None else registry.folder.secret
     receiving = _Receiving(settings, clock, streams, secret=secret, sessions=sessions)
     publishing = Publishing(receiving.parts(), valid_s=LEASE_S)
@@ -206,8 +215,13 @@ def build_app(
     router = Router(
         catalog, fallbacks=settings.fallbacks, timeout_ms=settings.timeout_ms, clock=clock
     )
+    answers = LimitedAnswers(
+        router,
+        _answer_limits(settings, memory.bodies_bytes),
+        is_shared=lambda: access.keys.is_shared,
+    )
     services = Services(
-        answers=router,
+        answers=answers,
         models=models,
         catalog=catalog,
         streams=streams,
@@ -216,7 +230,13 @@ def build_app(
         publishing=publishing,
         held_bytes=held_bytes,
         publisher_bytes=publisher_bytes,
+        keys=access.keys,
+        rates=access.rates,
+        audit=access.audit,
         metrics=MetricSources(
+            access=AccessSources(
+                keys=access.keys, audit=access.audit, rates=access.rates, answers=answers
+            ),
             models=models,
             streams=streams,
             windows=windows,
@@ -247,7 +267,7 @@ def build_app(
             models,
             streams,
             windows,
-            _Guests(publishing, previews, catalog, providers),
+            _Guests(publishing, previews, access.keys, catalog, providers),
             (
                 workers,
                 providers.workers,
@@ -261,6 +281,8 @@ def build_app(
     )
     return Built(
         app=app,
+        keys=access.keys,
+        answers=answers,
         models=models,
         streams=streams,
         windows=windows,
@@ -478,7 +500,7 @@ class _Server(uvicorn.Server):
         self._startup.passed("listen")
         self._startup.say(self.built.memory.table())
         self._startup.breakdown(f"liveedge {VERSION} listens on {self._url}")
-        if not self._settings.api_key:
+        if self.built.keys.is_open:
             self._startup.say(_open_notice(self._settings))
         self._tasks.start(self._tell_when_ready(), name="ready")
         if self._settings.udp_ports is not None:
@@ -790,10 +812,12 @@ class _Guests:
 
     publishing: Publishing
     previews: Previews
+    keys: KeyRing
     catalog: Catalog
     providers: _Providers
 
     async def close(self) -> None:
+        await self.keys.close()
         await self.publishing.close()
         self.previews.close()
         await self.catalog.close()
@@ -863,6 +887,53 @@ def _registry(settings: Settings, clock: Clock) -> Registry | None:
         raise
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Access:
+    """Who may come in, how often, and what is noted of it."""
+
+    keys: KeyRing
+    rates: Rates
+    audit: Audit
+
+    def end_streams(self, streams: Streams) -> None:
+        """With the last key of an owner its streams end: nobody could look at them, or end them."""
+
+        def ended(key: StoredKey) -> None:
+            if not self.keys.has_key_of(key.tenant):
+                streams.end_all(key.tenant)
+
+        self.keys.on_end(ended)
+
+
+def _access(settings: Settings, clock: Clock) -> _Access:
+    """Raises SettingsInvalid for a file of keys that cannot be read."""
+    audit = Audit(clock)
+    return _Access(
+        keys=KeyRing(
+            [key.get_secret_value() for key in settings.api_key],
+            clock=clock,
+            audit=audit,
+            path=settings.keys_path,
+            create=settings.keys_file is not None,
+        ),
+        rates=Rates(per_s=settings.requests_per_second, burst=settings.request_burst, clock=clock),
+        audit=audit,
+    )
+
+
+def _answer_limits(settings: Settings, bodies_bytes: int) -> AnswerLimits:
+    """One key of several leaves room for another, in the server and in the queue of the model."""
+    taken_in = min(settings.max_requests, settings.queue + settings.max_sessions)
+    return AnswerLimits(
+        per_key=settings.max_requests_per_key,
+        share=max(1, taken_in // 2),
+        share_bytes=bodies_bytes // 2,
+        per_stream=settings.max_requests_per_stream,
+        max_output_tokens=settings.max_output_tokens,
+        max_parts=settings.max_parts,
+    )
+
+
 def _window_limits(settings: Settings) -> WindowLimits:
     return WindowLimits(
         max_windows=settings.max_windows,
@@ -893,7 +964,6 @@ def own_addresses(host: str) -> frozenset[str]:
 
 def _api_settings(settings: Settings) -> ApiSettings:
     return ApiSettings(
-        keys=tuple(key.get_secret_value() for key in settings.api_key),
         cors_origins=settings.cors_origins,
         region=settings.region,
         is_regional=bool(settings.regions),
@@ -917,6 +987,7 @@ def _lifespan(
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         models.start()
+        guests.keys.start()
         await streams.resume()
         streams.start()
         try:

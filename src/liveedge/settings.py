@@ -40,6 +40,7 @@ CONFIG_VARIABLE = "LIVEEDGE_CONFIG"
 CLIENT_VARIABLES = frozenset({"LIVEEDGE_URL", "LIVEEDGE_VENV", "LIVEEDGE_NATIVE"})
 MASK = "********"
 SHIPPED_MODEL = "liveedge/workcell-tiny"
+KEYS_NAME = "keys.sqlite"  # in the state folder
 _WRITTEN_AS_JSON = frozenset(  # in variables, where they hold more than one word
     {"api_key", "cors_origins", "regions", "aliases", "announced_ip", "ice_servers", "livekit"}
     | {"providers", "fallbacks"}
@@ -216,6 +217,12 @@ class Settings(BaseModel):
     api_key: Secrets = Field(
         (), description="accepted key; with none the server is open, on this machine only"
     )
+    # Keys that come and go without a restart, each with its own rights.
+    keys_file: Path | None = Field(
+        None,
+        description="file of the keys of `liveedge keys`; default: keys.sqlite in state-dir, if it is"
+        " there",
+    )
     insecure: bool = Field(False, description="allow another host than this one without a key")
     cors_origins: Many = Field((), description="browser origin allowed besides localhost; * is any")
     region: str = Field("local", description="name answered as X-Overshoot-Region")
@@ -304,6 +311,28 @@ class Settings(BaseModel):
     default_max_tokens: Count = Field(512, description="length of an answer when none is asked for")
     timeout_ms: Count = Field(30_000, description="deadline of a question that names none")
     max_requests: Count = Field(128, description="questions in progress at once")
+    # How many strangers share the machine, and how patient they are, is known to its owner alone.
+    max_requests_per_key: Count | None = Field(
+        None,
+        description="answers in progress of one key; default: half of what the model takes in, where"
+        " there are several keys",
+    )
+    max_requests_per_stream: Count | None = Field(
+        None, description="answers in progress about one stream; default: no limit"
+    )
+    requests_per_second: Annotated[float, Field(gt=0)] = Field(
+        1000.0, description="requests of one key per second, pushed frames not counted"
+    )
+    request_burst: Count | None = Field(
+        None, description="requests of one key at once; default: those of two seconds"
+    )
+    max_output_tokens: Count | None = Field(
+        None,
+        description="tokens of an answer, whatever is asked for; default: what the model takes",
+    )
+    max_parts: Count | None = Field(
+        None, description="texts, pictures and clips of a question; default: what the model takes"
+    )
     max_body_mb: Count = Field(64, description="size of a request body")
     max_uploads_mb: Count | None = Field(
         None, description="request bodies held at once; default: by the memory, at most 512"
@@ -362,12 +391,24 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _open_only_at_home(self) -> Self:
-        if self.api_key or self.insecure or is_loopback(self.host):
+        if self.api_key or self.insecure or is_loopback(self.host) or self.has_keys_file:
             return self
         raise ValueError(
             f"host {self.host} can be reached by others and no api_key is set: anyone could watch"
-            " the cameras. Set an api_key, or insecure if that is meant"
+            " the cameras. Set an api_key or a keys_file, or insecure if that is meant"
         )
+
+    @property
+    def keys_path(self) -> Path | None:
+        """Where stored keys are, if there are any."""
+        return keys_path(self.keys_file, self.state_dir)
+
+    @property
+    def has_keys_file(self) -> bool:
+        """Whether keys are stored; a file that holds none yet is closed, not open."""
+        if self.keys_file is not None:
+            return True
+        return self.keys_path is not None and self.keys_path.expanduser().exists()
 
     @model_validator(mode="after")
     def _room_for_a_stream(self) -> Self:
@@ -413,6 +454,23 @@ def _without_credentials(url: SecretStr) -> str:
     return f"{scheme}:{MASK}@{host}" if credentials else text
 
 
+def keys_path(keys_file: Path | None, state_dir: Path | None) -> Path | None:
+    """The file of stored keys: named, or in the state folder."""
+    if keys_file is not None or state_dir is None:
+        return keys_file
+    return state_dir / KEYS_NAME
+
+
+def load_keys_path(
+    *, flags: Mapping[str, object], environment: Mapping[str, str], config: Path | None
+) -> Path | None:
+    """The same from all sources, where the other settings need not make a server yet."""
+    values, _ = _merged(flags, environment, config)
+    found = {name: values.get(name) for name in ("keys_file", "state_dir")}
+    paths = {name: None if value is None else Path(str(value)) for name, value in found.items()}
+    return keys_path(paths["keys_file"], paths["state_dir"])
+
+
 def load(
     *,
     flags: Mapping[str, object] | None = None,
@@ -420,11 +478,17 @@ def load(
     config: Path | None = None,
 ) -> Loaded:
     """Merge the sources. A flag that is None was not given. Raises SettingsInvalid."""
-    environment = environment or {}
+    values, origins = _merged(flags or {}, environment or {}, config)
+    return Loaded(_validated(values, origins), origins)
+
+
+def _merged(
+    flags: Mapping[str, object], environment: Mapping[str, str], config: Path | None
+) -> tuple[dict[str, Any], dict[str, Origin]]:
     sources: list[tuple[Origin, dict[str, Any]]] = [
         ("file", _from_file(config or _named_config(environment))),
         ("environment", _from_environment(environment)),
-        ("flag", _known(flags or {}, what="unknown flag", shown="--{}")),
+        ("flag", _known(flags, what="unknown flag", shown="--{}")),
     ]
     values: dict[str, Any] = {}
     origins: dict[str, Origin] = dict.fromkeys(Settings.model_fields, "default")
@@ -432,7 +496,7 @@ def load(
         given = {key: value for key, value in found.items() if value is not None}
         values.update(given)
         origins.update(dict.fromkeys(given, origin))
-    return Loaded(_validated(values, origins), origins)
+    return values, origins
 
 
 def is_loopback(host: str) -> bool:

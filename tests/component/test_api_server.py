@@ -227,7 +227,7 @@ async def test_the_document_tells_parameters_and_how_every_route_can_end():
         assert set(push["responses"]) >= {"201", "400", "401", "404", "413"}
         assert "200" not in paths["/v1beta/streams"]["post"]["responses"]
         viewed = paths["/v1beta/streams/{stream_id}/viewer-token"]["post"]["responses"]
-        assert set(viewed) == {"200", "401", "404", "501"}
+        assert set(viewed) == {"200", "401", "403", "404", "409", "429", "501"}
         references = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(document)))
         assert references == set(document["components"]["schemas"])
 

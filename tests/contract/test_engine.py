@@ -348,6 +348,20 @@ async def test_a_window_is_what_all_its_questions_begin_with(engine: Engine) -> 
     assert camera.n_loads == 0
 
 
+async def test_a_tenant_reuses_its_own_prefixes_and_learns_nothing_of_those_of_another(
+    engine: Engine,
+) -> None:
+    await engine.ready()
+    used = []
+    for n, tenant in enumerate(("us", "us", "them", "them")):
+        # Of each tenant its own picture, as keys of frames hold the tenant; the text is the same.
+        picture = ImagePart(frame=Camera().frame(f"{tenant}/a"))
+        request = replace(ask(f"q{n}", picture), tenant=tenant)
+        usage = finish(await listen(engine, request)).usage
+        used.append((usage.cached_tokens > 0, usage.media[0].warm))
+    assert used == [(False, False), (True, True), (False, False), (True, True)]
+
+
 async def test_there_is_no_window_without_media(engine: Engine) -> None:
     request = GenerateRequest(
         request_id="w", messages=(Message(role="user", content=(TextPart("Hello"),)),)

@@ -35,3 +35,15 @@ def test_a_prompt_with_another_picture_shares_only_what_stands_before_it() -> No
     assert common_prefix(red, blue) == 2
     assert common_prefix(red, prompt_identity(ids, [(2, 3, "red")])) == 6
     assert ids.tolist() == [5, 6, 9, 9, 9, 7]
+
+
+def test_prompts_of_two_tenants_have_nothing_in_common_and_those_of_one_have_all() -> None:
+    ids = np.array([5, 6, 9, 9, 7], np.int64)
+    ours, theirs, nobodys = (
+        prompt_identity(ids, [(2, 2, "red")], tenant=tenant) for tenant in ("us", "them", "")
+    )
+    assert common_prefix(ours, theirs) == common_prefix(ours, nobodys) == 0
+    assert common_prefix(ours, prompt_identity(ids, [(2, 2, "red")], tenant="us")) == 5
+    assert common_prefix(ours, prompt_identity(ids[:2], [], tenant="us")) == 2
+    other = prompt_identity(np.array([4, 6], np.int64), [], tenant="us")
+    assert common_prefix(ours, other) == 0

@@ -158,6 +158,19 @@ def test_words_alone_are_sent_as_words_and_a_conversation_with_its_calls():
     assert (sent["tools"], sent["tool_choice"]) == (tools, "required")
 
 
+def test_the_length_of_an_answer_is_ours_under_the_name_that_was_sent():
+    turn = Turn(role="user", content=(TextContent("x"),))
+    message = Message(role="user", content=(TextPart("x"),))
+    for sent, name in (
+        ({"max_completion_tokens": 99, "max_tokens": 5}, "max_completion_tokens"),
+        ({"max_tokens": 99}, "max_tokens"),
+        ({}, "max_tokens"),
+    ):
+        question = asking(turn, **sent)
+        body = request_of(question, (message,), picture=lambda *_: "", clip=None, extra={})
+        assert {k: v for k, v in body.items() if k.startswith("max_")} == {name: 9}
+
+
 def test_a_picture_is_sent_with_its_bound_on_pixels():
     seen = []
     message = Message(role="user", content=(ImagePart(frame=frame("k"), max_pixels=100),))

@@ -1,5 +1,7 @@
 """Settings: precedence, loud mistakes, masked secrets, closed by default."""
 
+from pathlib import Path
+
 import pytest
 
 from liveedge.core.errors import SettingsInvalid
@@ -95,7 +97,19 @@ def test_without_a_key_only_this_machine_is_served():
         load(flags={"host": "0.0.0.0"})
     assert load(flags={"host": "0.0.0.0", "api_key": "k"}).settings.host == "0.0.0.0"
     assert load(flags={"host": "0.0.0.0", "insecure": True}).settings.insecure
+    # Closed, whether it holds a key yet or not.
+    assert load(flags={"host": "0.0.0.0", "keys_file": "not-there-yet"}).settings.has_keys_file
     assert load(flags={"host": "::1"}).settings.host == "::1"
+
+
+def test_a_state_folder_counts_as_closed_once_it_holds_keys(tmp_path: Path):
+    flags = {"host": "0.0.0.0", "state_dir": tmp_path}
+    with pytest.raises(SettingsInvalid, match="keys_file"):
+        load(flags=flags)
+    (tmp_path / "keys.sqlite").touch()
+    assert load(flags=flags).settings.keys_path == tmp_path / "keys.sqlite"
+    flags |= {"keys_file": tmp_path / "others"}
+    assert load(flags=flags).settings.keys_path == tmp_path / "others"
 
 
 @pytest.mark.parametrize(

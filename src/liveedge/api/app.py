@@ -13,7 +13,6 @@ from starlette.middleware import Middleware
 from starlette.responses import HTMLResponse
 
 from liveedge.api import page
-from liveedge.api.auth import Keys
 from liveedge.api.body import Bodies, BodyInvalid
 from liveedge.api.chat import ChatEndpoint
 from liveedge.api.context import RequestContext, face_of
@@ -22,6 +21,7 @@ from liveedge.api.docs import DocumentedApi
 from liveedge.api.encode import model_object
 from liveedge.api.errors import ErrorAnswer, answer, flat_body, invalid
 from liveedge.api.gate import Gate
+from liveedge.api.leash import OnLeash
 from liveedge.api.livekit import LiveKitRoutes
 from liveedge.api.metrics import CONTENT_TYPE, MetricSources, metrics_text
 from liveedge.api.public_url import PublicUrl
@@ -33,6 +33,8 @@ from liveedge.api.windows import WindowRoutes
 from liveedge.core.clock import Clock
 from liveedge.core.errors import LiveEdgeError
 from liveedge.core.version import VERSION
+from liveedge.service.audit import Audit
+from liveedge.service.keys import KeyRing
 from liveedge.service.limits import Budget
 from liveedge.service.models import ModelHost
 from liveedge.service.pictures import Pictures
@@ -40,6 +42,7 @@ from liveedge.service.preview import Previews
 from liveedge.service.providers.catalog import Catalog
 from liveedge.service.publishing import Publishing
 from liveedge.service.question import Answers
+from liveedge.service.rates import Rates
 from liveedge.service.streams import Streams
 from liveedge.service.windows import Windows
 
@@ -52,7 +55,6 @@ Lifespan: TypeAlias = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 class ApiSettings:
     """What HTTP alone needs to know."""
 
-    keys: tuple[str, ...] = field(default=(), repr=False)
     cors_origins: tuple[str, ...] = ()
     region: str = "local"
     is_regional: bool = False
@@ -77,6 +79,9 @@ class Services:
     publishing: Publishing
     held_bytes: Budget  # of request bodies
     publisher_bytes: Budget  # the same of publishers, who are to take nothing from questions
+    keys: KeyRing
+    rates: Rates
+    audit: Audit
     metrics: MetricSources
 
 
@@ -84,7 +89,15 @@ def create_app(
     services: Services, settings: ApiSettings, *, clock: Clock, lifespan: Lifespan | None = None
 ) -> FastAPI:
     """The ASGI application."""
-    keys = Keys(settings.keys)
+    keys = services.keys
+    gate = Gate(
+        keys=keys,
+        rates=services.rates,
+        audit=services.audit,
+        region=settings.region,
+        is_regional=settings.is_regional,
+    )
+    keys.on_end(lambda key: gate.leashes.end(key.id))
     app = DocumentedApi(
         title="liveedge",
         version=VERSION,
@@ -94,18 +107,19 @@ def create_app(
         redirect_slashes=False,
         middleware=[
             Middleware(RequestContext, clock=clock),
-            Middleware(Cors, origins=settings.cors_origins, is_open=keys.is_open),
+            Middleware(OnLeash, leashes=gate.leashes),
+            Middleware(Cors, origins=settings.cors_origins, is_open=lambda: keys.is_open),
             Middleware(HeadAsGet),
             Middleware(NoSuchWebSocket),
         ],
     )
-    gate = Gate(keys=keys, region=settings.region, is_regional=settings.is_regional)
     bodies = Bodies(max_bytes=settings.max_body_bytes, held=services.held_bytes)
     chat = ChatEndpoint(
         answers=services.answers,
         bodies=bodies,
         clock=clock,
         default_max_tokens=settings.default_max_tokens,
+        charge=gate.charge,
     )
     public_url = PublicUrl(settings.public_url)
     streams = StreamRoutes(
@@ -153,7 +167,7 @@ def _chat_router(gate: Gate, chat: ChatEndpoint) -> APIRouter:
     @router.post("/chat/completions")
     async def ask(request: Request) -> Response:
         """Ask a question about streams and pictures."""
-        return chat.response(caller=gate.open_chat(request))
+        return chat.response(caller=gate.open_chat(request, scope="ask"))
 
     return router
 
@@ -206,7 +220,7 @@ def _metrics_router(gate: Gate, sources: MetricSources, *, is_public: bool) -> A
     async def metrics(request: Request) -> Response:
         """Gauges and counters in the text format of Prometheus."""
         if not is_public:
-            gate.keys.caller(request.headers.get("authorization"))
+            gate.open_server(request, scope="metrics")
         return Response(metrics_text(sources), headers={"content-type": CONTENT_TYPE})
 
     return router

@@ -7,12 +7,12 @@ event of the answer. A client that leaves ends the work, in every phase.
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -89,8 +89,15 @@ class ChatEndpoint:
     """Answers questions over HTTP."""
 
     def __init__(
-        self, *, answers: Answers, bodies: Bodies, clock: Clock, default_max_tokens: int
+        self,
+        *,
+        answers: Answers,
+        bodies: Bodies,
+        clock: Clock,
+        default_max_tokens: int,
+        charge: Callable[[HTTPConnection, Caller], None],
     ) -> None:
+        self._charge = charge  # raises RateLimited
         self._answers = answers
         self._bodies = bodies
         self._clock = clock
@@ -114,6 +121,8 @@ class ChatEndpoint:
                 region=request.headers.get("x-overshoot-region"),
                 default_max_tokens=self._default_max_tokens,
             )
+            question = replace(question, caller=caller)
+            self._charge(request, caller)
             head = Head(
                 id=f"chatcmpl-{uuid.uuid4().hex}",
                 created_s=self._clock.wall_ms() // 1000,

@@ -27,6 +27,7 @@ log = logging.getLogger("liveedge.http")
 MAX_TRACE_CHARS = 4000
 POLLED = frozenset({"/health", "/ready"})  # every second or so, by supervisors: not worth a line
 CLIENT_LEFT = 499  # the status that proxies log for a client that did not wait
+_WITH_RATE = frozenset({200, 201, 429})
 _STARTS = ("http.response.start", "websocket.http.response.start", "websocket.accept")
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
@@ -86,6 +87,8 @@ class _Exchange:
             self.status = message.get("status", 101)
             headers = MutableHeaders(scope=message)
             headers["x-request-id"] = self.request_id
+            if self.status in _WITH_RATE:
+                headers.update(self._scope["state"].get("rate_headers", {}))
             if region := self._scope["state"].get("region"):
                 headers["x-overshoot-region"] = region
         await self._send(message)

@@ -7,7 +7,7 @@ that; so an open server refuses what such a page sends, not only the reading of 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -29,7 +29,9 @@ _LOCAL = re.compile(r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d{1,5})?")
 class Cors:
     """ASGI middleware: answers every preflight itself, marks every other answer."""
 
-    def __init__(self, app: ASGIApp, *, origins: Sequence[str], is_open: bool) -> None:
+    def __init__(
+        self, app: ASGIApp, *, origins: Sequence[str], is_open: Callable[[], bool]
+    ) -> None:
         self._app = app
         self._origins = frozenset(origins)
         self._is_open = is_open
@@ -45,7 +47,7 @@ class Cors:
         if method == "OPTIONS" and "access-control-request-method" in headers:
             await _answer_preflight(send, origin=origin if allowed else None)
             return
-        if self._is_open and not allowed and method not in _HARMLESS:
+        if self._is_open() and not allowed and method not in _HARMLESS:
             await _refuse(scope, receive, send)
             return
 

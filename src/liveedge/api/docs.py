@@ -82,6 +82,7 @@ IF_MATCH: Mapping[str, Any] = {
     "description": "The ETag that came with the answer",
     "schema": {"type": "string"},
 }
+OF_EVERY_KEY = (401, 403, 409, 429)  # key, scope, region, rate
 _PICTURE_ERRORS = (400, 401, 404, 409, 410)
 _PICTURE_HEADERS = ("X-Frame-Index", "X-Captured-At-Ms", "X-Age-Ms")
 OPERATIONS: Mapping[tuple[str, str], Operation] = {
@@ -216,8 +217,9 @@ def _responses(operation: Operation) -> dict[str, Any]:
     if kinds:
         success["headers"] = {name: {"schema": {"type": kind}} for name, kind in kinds.items()}
     error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    takes_key = operation.key == "key" and not operation.is_public
     failures = {
         str(status): {"description": HTTPStatus(status).phrase, "content": error}
-        for status in operation.errors
+        for status in sorted({*operation.errors, *(OF_EVERY_KEY if takes_key else ())})
     }
     return {str(operation.status): success, **failures}

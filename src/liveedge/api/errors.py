@@ -34,6 +34,7 @@ RULES: Mapping[type[e.LiveEdgeError], Rule] = {
     e.SettingsInvalid: Rule(status=500),
     e.CheckpointInvalid: Rule(status=500),
     e.Unauthorized: Rule(status=401, flat=True),
+    e.PermissionDenied: Rule(status=403),
     e.RequestInvalid: Rule(status=422),
     e.ParameterUnsupported: Rule(status=400),
     e.StreamError: Rule(status=400),

@@ -17,12 +17,16 @@ from liveedge.core.machine import resident_bytes
 from liveedge.core.version import VERSION
 from liveedge.engine.interface import EngineStats
 from liveedge.engine.memory.plan import Line
+from liveedge.service.audit import REFUSALS, Audit
+from liveedge.service.keys import KeyRing
+from liveedge.service.limited import LIMITS, LimitedAnswers
 from liveedge.service.limits import Budget
 from liveedge.service.models import ModelHost
 from liveedge.service.providers.breaker import State
 from liveedge.service.providers.catalog import OUTCOMES, Catalog, ModelProvider
 from liveedge.service.providers.router import Router
 from liveedge.service.publishing import Publishing
+from liveedge.service.rates import Rates
 from liveedge.service.streams import Streams
 from liveedge.service.totals import StreamTotals
 from liveedge.service.windows import Windows
@@ -131,9 +135,20 @@ STATS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AccessSources:
+    """Who is let in."""
+
+    keys: KeyRing
+    audit: Audit
+    rates: Rates
+    answers: LimitedAnswers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MetricSources:
     """What is measured."""
 
+    access: AccessSources
     models: ModelHost
     streams: Streams
     windows: Windows
@@ -158,6 +173,7 @@ def metrics_text(sources: MetricSources) -> str:
             *_publishers(sources.publishing),
             *_budgets(sources.budgets),
             *_providers(sources.catalog, sources.router),
+            *_access(sources.access),
             _many(
                 "http_connections_ended_total",
                 "counter",
@@ -315,6 +331,21 @@ _DROPPED = (
     "packets_unrouted",
     "packets_empty",
 )
+
+
+def _access(access: AccessSources) -> Iterator[Metric]:
+    yield _one("keys", "gauge", "Stored keys that are accepted.", access.keys.n_live)
+    yield _many(
+        "auth_refused_total",
+        "counter",
+        "Requests that were not let in, by why.",
+        "reason",
+        {reason: access.audit.refused[reason] for reason in REFUSALS},
+    )
+    by_limit = {"requests_per_second": access.rates.refused}
+    by_limit |= {limit: access.answers.refused[limit] for limit in LIMITS}
+    what = "Requests that were refused at a limit of their key or stream."
+    yield _many("limit_refused_total", "counter", what, "limit", by_limit)
 
 
 def _budgets(budgets: Mapping[str, Budget]) -> Iterator[Metric]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from liveedge.api.disconnect import DisconnectGuard
-from liveedge.service.limits import Budget
 from liveedge.service.pictures import Picture
 
 BOUNDARY = "liveedge-frame"
@@ -23,13 +22,15 @@ _HEADERS = [
 class MjpegResponse(Response):
     """Sends a picture, and takes the next one only when the client has it."""
 
-    def __init__(self, pictures: AsyncGenerator[Picture, None], open_previews: Budget) -> None:
+    def __init__(
+        self, pictures: AsyncGenerator[Picture, None], place: AbstractContextManager[None]
+    ) -> None:
         super().__init__()
         self._pictures = pictures
-        self._open = open_previews
+        self._place = place
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._open.hold():
+        with self._place:
             async with DisconnectGuard(receive) as guard, aclosing(self._pictures) as pictures:
                 await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
                 async for picture in pictures:

@@ -28,7 +28,7 @@ async def push_over_websocket(
 ) -> None:
     """Serve one connection until either side ends it."""
     try:
-        tenant = gate.open_stream(websocket).tenant
+        tenant = gate.open_stream(websocket, scope="streams", cost=0).tenant
         streams.own_store(tenant, stream_id)
     except LiveEdgeError as error:
         await websocket.send_denial_response(error_reply(answer(error, face="flat")))

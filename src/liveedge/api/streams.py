@@ -19,6 +19,7 @@ from liveedge.api.reply import json_reply
 from liveedge.api.schema import SourceBody, StreamBody
 from liveedge.core.clock import Clock
 from liveedge.core.errors import RequestInvalid
+from liveedge.service.caller import Caller
 from liveedge.service.pictures import Pictures
 from liveedge.service.preview import Previews, preview_fps
 from liveedge.service.publishing import Publishing
@@ -64,12 +65,18 @@ class StreamRoutes:
 
     async def create(self, request: Request) -> Response:
         """Create a stream. Without a source the client publishes with a LiveKit SDK."""
-        tenant = self.gate.open_stream(request).tenant
+        caller = self.gate.open_stream(request, scope="streams")
+        tenant = caller.tenant
         async with self.bodies.read(request, owner=tenant, max_bytes=MAX_STREAM_BODY_BYTES) as data:
             body = parse(data, StreamBody) if data.strip() not in (b"", b"null") else StreamBody()
         source = body.source or SourceBody(type=PUBLISHED_BY_SDK)
         async with DisconnectGuard(request.receive):
-            view = await self.streams.create(tenant, SourceSpec(type=source.type, url=source.url))
+            view = await self.streams.create(
+                tenant,
+                SourceSpec(type=source.type, url=source.url),
+                max_streams=caller.allowance.max_streams,
+            )
+        self._note("stream_created", request, caller, view.id)
         publish = await self.publishing.told(
             view.id, view.source.type, base_url=self.public_url.base(request)
         )
@@ -77,13 +84,13 @@ class StreamRoutes:
 
     async def list(self, request: Request) -> Response:
         """The streams of the key."""
-        tenant = self.gate.open_stream(request).tenant
+        tenant = self.gate.open_stream(request, scope="view").tenant
         views = self.streams.views(tenant)
         return json_reply({"object": "list", "data": [self._shown(tenant, view) for view in views]})
 
     async def look(self, request: Request, stream_id: str) -> Response:
         """Everything known about a stream."""
-        tenant = self.gate.open_stream(request).tenant
+        tenant = self.gate.open_stream(request, scope="view").tenant
         return json_reply(self._shown(tenant, self.streams.view(tenant, stream_id)))
 
     def _shown(self, tenant: str, view: StreamView) -> dict[str, Any]:
@@ -91,13 +98,21 @@ class StreamRoutes:
 
     async def delete(self, request: Request, stream_id: str) -> Response:
         """End a stream."""
-        self.streams.delete(self.gate.open_stream(request).tenant, stream_id)
+        caller = self.gate.open_stream(request, scope="streams")
+        self.streams.delete(caller.tenant, stream_id)
+        self._note("stream_deleted", request, caller, stream_id)
         await self.streams.settled()
         return json_reply({"id": stream_id, "deleted": True})
 
+    def _note(self, what: str, request: Request, caller: Caller, stream_id: str) -> None:
+        request_id = request.state.request_id
+        self.gate.audit.event(
+            what, key_id=caller.key_id, request_id=request_id, stream_id=stream_id
+        )
+
     async def keepalive(self, request: Request, stream_id: str) -> Response:
         """Renew the lease of a stream."""
-        tenant = self.gate.open_stream(request).tenant
+        tenant = self.gate.open_stream(request, scope="streams").tenant
         view = self.streams.keepalive(tenant, stream_id)
         await self.streams.settled()
         publish = await self.publishing.renewed(
@@ -107,7 +122,7 @@ class StreamRoutes:
 
     async def viewer_token(self, request: Request, stream_id: str) -> Response:
         """A token to watch a stream with a LiveKit SDK, where a LiveKit server is configured."""
-        tenant = self.gate.open_stream(request).tenant
+        tenant = self.gate.open_stream(request, scope="view").tenant
         self.streams.own_store(tenant, stream_id)  # an ended stream has no room
         source = self.streams.view(tenant, stream_id).source
         view = await self.publishing.viewed(stream_id, source.type)
@@ -124,7 +139,7 @@ class StreamRoutes:
     async def _picture(
         self, request: Request, stream_id: str, fmt: Literal["jpeg", "png"]
     ) -> Response:
-        tenant = self.gate.open_stream(request).tenant
+        tenant = self.gate.open_stream(request, scope="view").tenant
         async with DisconnectGuard(request.receive):
             picture = await self.pictures.encode(tenant, stream_id, request.url.query, fmt)
         headers = {
@@ -137,14 +152,14 @@ class StreamRoutes:
 
     async def preview(self, request: Request, stream_id: str) -> Response:
         """The newest frames as MJPEG, until the stream ends."""
-        tenant = self.gate.open_stream(request).tenant
+        tenant = self.gate.open_stream(request, scope="view").tenant
         fps = preview_fps(request.query_params.get("fps"))
         pictures = self.previews.pictures(tenant, stream_id, fps=fps)
-        return MjpegResponse(pictures, self.previews.open)
+        return MjpegResponse(pictures, self.previews.place(tenant))
 
     async def push(self, request: Request, stream_id: str) -> Response:
         """Push one encoded picture into a stream of type push."""
-        tenant = self.gate.open_stream(request).tenant
+        tenant = self.gate.open_stream(request, scope="streams", cost=0).tenant
         captured_at_ms = _captured_at_ms(request.headers, now_ms=self.clock.wall_ms())
         async with self.bodies.read(request, owner=tenant) as data:
             frame = await self.streams.push(tenant, stream_id, data, captured_at_ms=captured_at_ms)

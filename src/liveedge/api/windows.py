@@ -34,7 +34,7 @@ class WindowRoutes:
 
     async def put(self, request: Request, stream_id: str, name: str) -> Response:
         """Keep the newest seconds of a stream warm, under a name."""
-        tenant = self.gate.open_stream(request).tenant
+        tenant = self.gate.open_stream(request, scope="ask").tenant
         async with self.bodies.read(request, owner=tenant, max_bytes=MAX_WINDOW_BODY_BYTES) as data:
             body = parse(data, WindowBody)
         view, is_new = await self.windows.put(tenant, stream_id, name, _spec(body))
@@ -42,12 +42,12 @@ class WindowRoutes:
 
     async def look(self, request: Request, stream_id: str, name: str) -> Response:
         """What a window holds, how old it is, and what it costs."""
-        tenant = self.gate.open_stream(request).tenant
+        tenant = self.gate.open_stream(request, scope="ask").tenant
         return json_reply(asdict(self.windows.view(tenant, stream_id, name)))
 
     async def delete(self, request: Request, stream_id: str, name: str) -> Response:
         """End a window."""
-        self.windows.delete(self.gate.open_stream(request).tenant, stream_id, name)
+        self.windows.delete(self.gate.open_stream(request, scope="ask").tenant, stream_id, name)
         return json_reply({"name": name, "deleted": True})
 
 

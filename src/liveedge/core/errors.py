@@ -47,6 +47,13 @@ class Unauthorized(LiveEdgeError):
     type = "authentication_error"
 
 
+class PermissionDenied(LiveEdgeError):
+    """The key is a good one and does not open this; says which scope it lacks."""
+
+    code = "permission_denied"
+    type = "permission_error"
+
+
 class RequestInvalid(LiveEdgeError):
     """The body has a wrong shape: answered as 422 with `loc` per detail."""
 

@@ -62,7 +62,7 @@ class Preparer:
             ids=prompt.ids,
             positions=prompt.positions,
             position_delta=prompt.position_delta,
-            identity=_identity(prompt.ids, groups),
+            identity=_identity(prompt.ids, groups, request.tenant),
             groups=groups,
             image_tokens=prompt.image_tokens,
             max_new_tokens=min(
@@ -83,7 +83,7 @@ class Preparer:
             ids=ids,
             positions=positions,
             position_delta=int(positions.max()) + 1 - n_tokens,
-            identity=_identity(ids, groups),
+            identity=_identity(ids, groups, request.tenant),
             groups=groups,
             image_tokens=prompt.image_tokens,
             max_new_tokens=0,
@@ -190,8 +190,11 @@ class Preparer:
             )
 
 
-def _identity(ids: NDArray[np.int64], groups: Sequence[FeatureGroup]) -> NDArray[np.int64]:
-    return prompt_identity(ids, [(group.start, group.n_tokens, group.key) for group in groups])
+def _identity(
+    ids: NDArray[np.int64], groups: Sequence[FeatureGroup], tenant: str
+) -> NDArray[np.int64]:
+    spans = [(group.start, group.n_tokens, group.key) for group in groups]
+    return prompt_identity(ids, spans, tenant=tenant)
 
 
 def _n_that_fit(spans: Sequence[MediaSpan], n_excess: int) -> int:

@@ -95,6 +95,7 @@ class GenerateRequest:
 
     request_id: str
     messages: tuple[Message, ...]
+    tenant: str = ""  # prefixes are reused within one tenant only
     tools: tuple[Mapping[str, Any], ...] = ()
     sampling: SamplingParams = SamplingParams()
     form: AnswerForm | None = None  # hold the answer to it

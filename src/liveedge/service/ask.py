@@ -172,6 +172,7 @@ class Asker:
             request = GenerateRequest(
                 request_id=uuid.uuid4().hex,  # ours: a client may use its own for several at once
                 messages=prompt.messages,
+                tenant=question.tenant,
                 sampling=question.sampling,
                 form=question.form,
                 priority=question.priority,

@@ -6,14 +6,15 @@ newest, and costs nobody anything. Ends with the stream, or with the server.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import contextmanager
 
 from liveedge.core.clock import Clock
 from liveedge.core.errors import QueryParamInvalid, StreamNotFound
 from liveedge.frames.frame import Frame
 from liveedge.frames.store import FrameStore
 from liveedge.media.picture import encode_picture
-from liveedge.service.limits import Budget
+from liveedge.service.limits import Budget, Shares
 from liveedge.service.pictures import Picture
 from liveedge.service.streams import Streams
 from liveedge.service.workers import Workers
@@ -26,10 +27,15 @@ LOOK_EVERY_S = 1.0  # for the end of the stream or the server, where no frame co
 
 
 class Previews:
-    """All previews of a server. They share one thread, apart from questions and pictures."""
+    """All previews of a server. They share one thread, apart from questions and pictures. Where there
+    are several keys, one owner has half of them at most."""
 
-    def __init__(self, *, clock: Clock, streams: Streams) -> None:
+    def __init__(
+        self, *, clock: Clock, streams: Streams, is_shared: Callable[[], bool] = lambda: False
+    ) -> None:
         self.open = Budget(MAX_PREVIEWS, what="previews")
+        self._of_owners = Shares(MAX_PREVIEWS // 2, what="previews of one key")
+        self._is_shared = is_shared
         self._clock = clock
         self._streams = streams
         self._workers = Workers("preview", n_threads=1)
@@ -39,6 +45,14 @@ class Previews:
         """JPEGs of the newest frames until the stream ends. Raises StreamNotFound at once."""
         store = self._streams.own_store(tenant, stream_id)
         return self._pictures(store, lambda: self._exists(tenant, stream_id), every_s=1 / fps)
+
+    @contextmanager
+    def place(self, tenant: str) -> Iterator[None]:
+        """One of the previews that can be open at once, for the block. Raises QueueFull."""
+        with self.open.hold(), self._of_owners.growing(tenant) as own:
+            if self._is_shared():
+                own.add(1)
+            yield
 
     def stop(self) -> None:
         """End all of them within a second."""

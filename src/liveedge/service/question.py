@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from liveedge.engine.form.forms import AnswerForm
 from liveedge.engine.request import SamplingParams, TokenLogprob
+from liveedge.service.caller import Caller
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 Priority: TypeAlias = Literal["interactive", "batch"]
@@ -86,6 +87,7 @@ class Question:
     region: str | None = None
     sent: Mapping[str, Any] = field(default_factory=dict)  # options as sent, for other servers
     admitted_s: float | None = None  # monotonic; None: when it is answered
+    caller: Caller | None = None  # whose limits hold; None: those of every key, by tenant
 
     @property
     def n_chars(self) -> int:

@@ -2,7 +2,8 @@
 
 Owns    the folder and the lock on it, the secret of publish tokens, and a folder per stream for its
         frames (`frames.store` owns what is inside).
-Layout  `lock`, `publish-tokens.key`, `streams.sqlite3` (`service.registry`), `streams/<stream id>/`;
+Layout  `lock`, `publish-tokens.key`, `streams.sqlite3` (`service.registry`), `keys.sqlite`
+        (`service.key_file`, which others write too), `streams/<stream id>/`;
         `streams/<stream id>.ended/` once it is deleted; `lost-<when>/<stream id>/`: frames for which
         the registry has no stream, kept for LOST_KEPT_MS.
 Never   readable by other users of the machine: it holds pictures, and URLs with passwords.

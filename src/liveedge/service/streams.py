@@ -205,14 +205,17 @@ class Streams:
             self._registry.folder.close()
         self._closers.close()
 
-    async def create(self, tenant: str, spec: SourceSpec) -> StreamView:
-        """Open the source and give it a stream.
+    async def create(
+        self, tenant: str, spec: SourceSpec, *, max_streams: int | None = None
+    ) -> StreamView:
+        """Open the source and give it a stream. `max_streams` is of the key that asks; None: that of
+        every key.
 
         Raises SourceUnavailable, Unsupported or StreamLimitReached. A caller that is cancelled
         leaves nothing behind.
         """
         self._reap()
-        self._require_room(tenant)
+        self._require_room(tenant, max_streams)
         stream_id = str(uuid.uuid4())
         self._opening[stream_id] = tenant
         try:
@@ -251,6 +254,12 @@ class Streams:
             stream = self._own(tenant, stream_id)
             self._note_deletion(stream_id)
             self._end(stream, "deleted")
+
+    def end_all(self, tenant: str) -> None:
+        """End every stream of a tenant that is no more."""
+        for stream in [one for one in self._active.values() if one.tenant == tenant]:
+            with suppress(StreamLimitReached):  # a disk that refuses; its lease ends it
+                self.delete(tenant, stream.id)
 
     async def settled(self) -> None:
         """Return once a restart would know all that has happened, if the disk lets it."""
@@ -337,13 +346,14 @@ class Streams:
 
     # ── inside ──
 
-    def _require_room(self, tenant: str) -> None:
+    def _require_room(self, tenant: str, of_key: int | None) -> None:
         tenants = [*(s.tenant for s in self._active.values()), *self._opening.values()]
         limits = self._limits
-        if tenants.count(tenant) >= limits.max_streams_per_tenant:
+        most = limits.max_streams_per_tenant if of_key is None else of_key
+        if (n_own := tenants.count(tenant)) >= most:
+            name = "max_streams_per_key" if of_key is None else "max_streams of this key"
             raise StreamLimitReached(
-                f"this key has {limits.max_streams_per_tenant} streams, its limit"
-                " (max_streams_per_key); delete one first"
+                f"this key has {n_own} streams, its limit is {most} ({name}); delete one first"
             )
         if len(tenants) >= limits.max_streams:
             raise StreamLimitReached(

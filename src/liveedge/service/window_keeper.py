@@ -338,7 +338,10 @@ def prefix_of(
     )
     prompt = make_prompt(plan.turns, plan.parts, media)
     request = GenerateRequest(
-        request_id=uuid.uuid4().hex, messages=prompt.messages, priority="batch"
+        request_id=uuid.uuid4().hex,
+        messages=prompt.messages,
+        tenant=plan.key.tenant,
+        priority="batch",
     )
     return engine.prepare_window(request)
 

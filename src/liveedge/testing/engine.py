@@ -223,7 +223,9 @@ class FakeEngine:
             ids=prompt,
             positions=np.broadcast_to(np.arange(len(ids), dtype=np.int64), (3, len(ids))),
             position_delta=0,
-            identity=prompt_identity(prompt, [(g.start, g.n_tokens, g.key) for g in groups]),
+            identity=prompt_identity(
+                prompt, [(g.start, g.n_tokens, g.key) for g in groups], tenant=request.tenant
+            ),
             groups=tuple(groups),
             image_tokens=sum(g.n_tokens for g in groups),
             max_new_tokens=min(request.sampling.max_tokens, self._model.max_model_len - len(ids)),

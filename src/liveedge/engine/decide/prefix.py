@@ -3,6 +3,9 @@
 Pure, torch-free. A text token is its id (zero or more). A visual token is a negative hash of its
 group's content key and its place in the group, because every picture has the same placeholder id.
 Equal prefixes of identities have equal KV: positions are a function of what stands before.
+
+The first token carries the tenant, so that prompts of two tenants have no prefix in common: neither the
+time of an answer nor its `cached_tokens` tells what somebody else has asked.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from numpy.typing import NDArray
 
 _STRIDE = 0x9E3779B97F4A7C15  # odd, so that offsets of one group never meet
 _SIGN = np.uint64(1 << 63)
+_SEPARATOR = "\x1e"  # occurs in no content key
 N_REMEMBERED: Final = 256  # groups; questions about a window have most of theirs in common
 
 
@@ -34,12 +38,15 @@ def visual_identity(key: str, n_tokens: int) -> NDArray[np.int64]:
 
 
 def prompt_identity(
-    ids: NDArray[np.int64], visuals: Iterable[tuple[int, int, str]]
+    ids: NDArray[np.int64], visuals: Iterable[tuple[int, int, str]], *, tenant: str = ""
 ) -> NDArray[np.int64]:
-    """Identities of a prompt; `visuals` are (start, n_tokens, content key) of its groups."""
+    """Identities of a prompt; `visuals` are (start, n_tokens, content key) of its groups. Without a
+    tenant the prompt is nobody's."""
     identity = ids.copy()
     for start, n_tokens, key in visuals:
         identity[start : start + n_tokens] = visual_identity(key, n_tokens)
+    if tenant and len(identity):
+        identity[0] = visual_identity(f"{tenant}{_SEPARATOR}{identity[0]}", 1)[0]
     return identity
 
 

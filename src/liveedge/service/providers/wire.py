@@ -59,8 +59,10 @@ def request_of(
     """The body. `messages` are the question's turns with their frames; without `clip` a segment is
     sent as pictures, each behind its time."""
     options = dict(question.sent)
-    if "max_completion_tokens" not in options:
-        options.setdefault("max_tokens", question.sampling.max_tokens)
+    # Our bound on it may be lower than what was sent; its name is the client's.
+    length = "max_completion_tokens" if "max_completion_tokens" in options else "max_tokens"
+    options.pop("max_tokens", None)
+    options[length] = question.sampling.max_tokens
     return {
         **extra,
         **options,
