@@ -6,9 +6,9 @@ does, unless the engine is asked to run in a thread (`engine: inproc`).
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import logging
-import math
 import os
 import random
 import secrets
@@ -30,12 +30,15 @@ from fastapi import FastAPI
 
 from liveedge.api.app import ApiSettings, Lifespan, Services, create_app
 from liveedge.api.connection import ConnectionLimits, HttpProtocol
+from liveedge.api.drain import Drain
+from liveedge.api.http_stats import HttpStats
 from liveedge.api.last_words import LastWords
 from liveedge.api.metrics import AccessSources, MetricSources
 from liveedge.api.websocket import WebSocketProtocol
 from liveedge.api.whip import ice_link
 from liveedge.core.clock import Clock, SystemClock
 from liveedge.core.errors import LiveEdgeError, SettingsInvalid
+from liveedge.core.log import configure as configure_log
 from liveedge.core.machine import steady_heap
 from liveedge.core.startup import Startup, process_started_s
 from liveedge.core.tasks import OwnedThread, TaskSet
@@ -47,17 +50,21 @@ from liveedge.engine.process.supervisor import Patience
 from liveedge.frames.store import StoreLimits
 from liveedge.media.picture import PictureLimits
 from liveedge.media.pull_policy import PullPolicy
+from liveedge.media.remote import RemoteLimits
 from liveedge.media.source import Source
 from liveedge.media.webrtc.session import IceServer, MediaSessions
 from liveedge.resources import engine_settings, fitting, planned
+from liveedge.service.answer_stats import AnswerStats
 from liveedge.service.ask import Asker, AskResources, AskSettings
 from liveedge.service.audit import Audit
+from liveedge.service.backlog import Backlog
 from liveedge.service.gather import Gatherer, GatherSettings
 from liveedge.service.key_file import StoredKey
 from liveedge.service.keys import KeyRing
 from liveedge.service.limited import AnswerLimits, LimitedAnswers
 from liveedge.service.limits import Budget
 from liveedge.service.models import ModelHost
+from liveedge.service.observed import Observed
 from liveedge.service.pictures import Pictures
 from liveedge.service.preview import Previews
 from liveedge.service.providers.catalog import Catalog, owner_of
@@ -66,6 +73,7 @@ from liveedge.service.providers.router import Router
 from liveedge.service.publishing import Publishing, PublishParts
 from liveedge.service.rates import Rates
 from liveedge.service.registry import Registry
+from liveedge.service.remote import RemoteMedia
 from liveedge.service.sources import Pipelines, SourcePolicy
 from liveedge.service.state_dir import StateDir
 from liveedge.service.streams import LEASE_S, StreamLimits, Streams
@@ -78,9 +86,10 @@ log = logging.getLogger("liveedge.server")
 # How long an idle connection stays open. Clients keep theirs for seconds (httpx: 5), and one that is
 # closed at the moment of the next question loses it: ours must be the last to close.
 KEEP_ALIVE_S = 75
-DRAIN_S = 10.0  # how long answers may go on after a signal to stop
-LAST_WORDS_S = 2  # after that, to tell their clients; connections that take longer are dropped
+LAST_WORDS_S = 2  # after the drain, to tell clients; connections that take longer are dropped
+GOODBYE_S = 1.0  # of these, for sockets to end by themselves where nothing else is in progress
 MEDIA_THREADS = 2
+FETCH_THREADS = 8  # remote media at once; one key gets half of them
 PROMPT_THREADS = 2
 SCHEMA_THREADS = 10  # more than the engine lets wait: one is free for a schema it knows already
 LONG_PROMPT_THREADS = 1  # apart from those: texts of many pages wait for each other alone
@@ -90,6 +99,9 @@ ONE_THREAD_PER_TEXT = ("TOKENIZERS_PARALLELISM", "false")
 PUBLISHERS_PER_STREAM = 4
 PUBLISHER_BODY_BYTES = 8 << 20  # of offers that are being read; one is at most 256 kB
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# Named as text: not everybody needs them.
+TLS = "liveedge.api.tls"
+TRACES = "liveedge.service.traces"
 # Named as text: half a second of imports that only publishers need.
 TOKENS = "liveedge.service.tokens"
 INGEST = "liveedge.service.ingest"
@@ -118,6 +130,8 @@ class Built:
     publisher_bytes: Budget  # of publishers' request bodies
     connections_ended: Counter[str]
     memory: MemoryPlan
+    drain: Drain
+    certificate: Any  # `api.tls.Certificate`, with TLS
 
 
 def build_app(
@@ -138,17 +152,23 @@ def build_app(
     folder, model_id = find_model(settings)
     _check_aliases(settings, model_id)
     configs = provider_configs(settings, model_id, os.environ)
+    certificate = _certificate(settings, clock)
     asked = engine_settings(settings, model_id)
     memory = fitting(settings, asked, folder)
     access = _access(settings, clock)
     workers = Workers("frames", n_threads=MEDIA_THREADS)
+    held_bytes = Budget(memory.bodies_bytes, what="bytes of request bodies")
+    decoded_bytes = Budget(memory.decoded_bytes, what="bytes of decoded uploads")
+    fetches = Workers("fetches", n_threads=FETCH_THREADS)
     questions = AskResources(
         prompts=Workers("prompts", n_threads=PROMPT_THREADS),
         long_prompts=Workers("long-prompts", n_threads=LONG_PROMPT_THREADS),
         schemas=Workers("schemas", n_threads=SCHEMA_THREADS),
         uploads=Workers("uploads", n_threads=MEDIA_THREADS),
         in_progress=Budget(settings.max_requests, what="questions"),
-        decoded_bytes=Budget(memory.decoded_bytes, what="bytes of decoded uploads"),
+        decoded_bytes=decoded_bytes,
+        backlog=Backlog(n_workers=MEDIA_THREADS, counted=decoded_bytes),
+        remote=_remote_media(settings, own_ports, held_bytes, fetches, clock),
     )
     local = _LocalEngine(folder, asked, settings, clock, nursery)
     models = ModelHost(
@@ -193,7 +213,6 @@ def build_app(
         prompts=window_prompts,
         limits=_window_limits(settings),
     )
-    held_bytes = Budget(memory.bodies_bytes, what="bytes of request bodies")
     connections_ended: Counter[str] = Counter()
     publisher_bytes = Budget(PUBLISHER_BODY_BYTES, what="bytes of publishers' requests")
     previews = Previews(clock=clock, streams=streams, is_shared=lambda: access.keys.is_shared)
@@ -201,25 +220,37 @@ def build_app(
     secret = secrets.token_bytes(32) if registry is None else registry.folder.secret
     receiving = _Receiving(settings, clock, streams, secret=secret, sessions=sessions)
     publishing = Publishing(receiving.parts(), valid_s=LEASE_S)
-    gather = GatherSettings(region=settings.region, is_regional=bool(settings.regions))
+    gatherer = Gatherer(
+        clock=clock,
+        streams=streams,
+        workers=questions.uploads,
+        decoded_bytes=decoded_bytes,
+        backlog=questions.backlog,
+        remote=questions.remote,
+        settings=GatherSettings(region=settings.region, is_regional=bool(settings.regions)),
+    )
+    answer_stats = AnswerStats()
+    traces = _traces(settings)
+    observers = (answer_stats,) if traces is None else (answer_stats, traces)
     asker = Asker(
         clock=clock,
         models=models,
-        streams=streams,
+        gatherer=gatherer,
         windows=windows,
         resources=questions,
-        settings=AskSettings(timeout_ms=settings.timeout_ms, gather=gather),
+        settings=AskSettings(timeout_ms=settings.timeout_ms),
     )
-    providers = _Providers(settings, clock, configs, questions, gather)
-    catalog = Catalog(models=models, local=asker, providers=providers.make(streams))
+    providers = _Providers(settings, clock, configs, questions)
+    catalog = Catalog(models=models, local=asker, providers=providers.make(gatherer))
     router = Router(
         catalog, fallbacks=settings.fallbacks, timeout_ms=settings.timeout_ms, clock=clock
     )
-    answers = LimitedAnswers(
+    limited = LimitedAnswers(
         router,
         _answer_limits(settings, memory.bodies_bytes),
         is_shared=lambda: access.keys.is_shared,
     )
+    answers = Observed(limited, observers=observers, clock=clock)
     services = Services(
         answers=answers,
         models=models,
@@ -235,7 +266,7 @@ def build_app(
         audit=access.audit,
         metrics=MetricSources(
             access=AccessSources(
-                keys=access.keys, audit=access.audit, rates=access.rates, answers=answers
+                keys=access.keys, audit=access.audit, rates=access.rates, answers=limited
             ),
             models=models,
             streams=streams,
@@ -246,11 +277,15 @@ def build_app(
                 "publisher_body_bytes": publisher_bytes,
                 "decoded_upload_bytes": questions.decoded_bytes,
                 "previews": previews.open,
+                **({} if questions.remote is None else {"fetches": questions.remote.at_once}),
             },
             catalog=catalog,
             router=router,
             publishing=publishing,
             connections_ended=connections_ended,
+            answers=answer_stats,
+            http=HttpStats(),
+            certificate_until_s=lambda: certificate.not_after_s if certificate else 0.0,
             planned=memory.lines,
             engine_pid=local.pid,
             standby_pid=local.standby_pid,
@@ -275,14 +310,16 @@ def build_app(
                 questions.prompts,
                 questions.long_prompts,
                 questions.schemas,
+                fetches,
                 window_prompts,
             ),
+            traces,
         ),
     )
     return Built(
         app=app,
         keys=access.keys,
-        answers=answers,
+        answers=limited,
         models=models,
         streams=streams,
         windows=windows,
@@ -293,6 +330,8 @@ def build_app(
         publisher_bytes=publisher_bytes,
         connections_ended=connections_ended,
         memory=memory,
+        drain=services.drain,
+        certificate=certificate,
     )
 
 
@@ -339,7 +378,7 @@ def serve(
     clock = clock or SystemClock()
     steady_heap()  # before there are threads
     os.environ.setdefault(*ONE_THREAD_PER_TEXT)
-    _configure_logging(settings.log_level)
+    _configure_logging(settings)
     startup = Startup(clock, say=log.info)
     startup.passed("imports", since_s=process_started_s(clock))
     with listening_socket(settings) as listener:
@@ -351,7 +390,8 @@ def serve(
             own_ports=frozenset({listener.getsockname()[1]}),
         )
         startup.passed("build")
-        server = _Server(built, settings, listener, startup, clock=clock)
+        drain_s = settings.drain_s
+        server = _Server(built, settings, listener, startup, clock=clock, drain_s=drain_s)
         server.run(sockets=[listener])
     return server.stopped_by
 
@@ -365,13 +405,14 @@ class BackgroundServer:
         *,
         clock: Clock,
         load_engine: LoadEngine | None = None,
-        drain_s: float = DRAIN_S,
+        drain_s: float | None = None,
         keep_alive_s: int = KEEP_ALIVE_S,
     ) -> None:
+        """`drain_s` in place of the setting."""
         self._settings = settings
         self._keep_alive_s = keep_alive_s
         self._clock = clock
-        self._drain_s = drain_s
+        self._drain_s = settings.drain_s if drain_s is None else drain_s
         self._load_engine = load_engine
         self._server: _Server | None = None
         self._thread: OwnedThread | None = None
@@ -404,25 +445,37 @@ class BackgroundServer:
         self._server = server
         self._thread = OwnedThread("liveedge-http", lambda _stopping: _run(server, listener))
         self._thread.start()
-        self.url = _url(listener)
+        self.url = _url(listener, is_tls=server.built.certificate is not None)
         return self
 
-    def __exit__(self, kind: object, error: object, at: object) -> None:
+    @property
+    def is_running(self) -> bool:
+        return self._thread is not None and self._thread.alive
+
+    def stop(self) -> None:
+        """Begin to end, as at a signal."""
         assert self._server is not None
-        assert self._thread is not None
         self._server.should_exit = True
+
+    def __exit__(self, kind: object, error: object, at: object) -> None:
+        assert self._thread is not None
+        self.stop()
         self._thread.stop(self._drain_s + LAST_WORDS_S + 5.0)
 
 
 def http_config(
     app: FastAPI,
     *,
-    drain_s: float = DRAIN_S,
     keep_alive_s: int = KEEP_ALIVE_S,
     limits: ConnectionLimits | None = None,
     ended: Counter[str] | None = None,
+    certificate: Any = None,
 ) -> uvicorn.Config:
     """How HTTP is spoken. `ended` counts the connections that were ended at a limit."""
+    tls: dict[str, Any] = {}
+    if certificate is not None:
+        loop = importlib.import_module(TLS).TlsLoop
+        tls = {"loop": loop, "ssl_context_factory": lambda _config, _make: certificate.context}
     http: Any = partial(
         HttpProtocol,
         limits=limits or ConnectionLimits(),
@@ -433,12 +486,12 @@ def http_config(
         log_config=None,
         access_log=False,
         http=http,
-        loop="asyncio",
         ws=WebSocketProtocol,
         ws_max_size=PictureLimits().max_bytes,
         server_header=False,
         timeout_keep_alive=keep_alive_s,
-        timeout_graceful_shutdown=math.ceil(drain_s) + LAST_WORDS_S,
+        timeout_graceful_shutdown=LAST_WORDS_S,
+        **{"loop": "asyncio", **tls},
     )
 
 
@@ -453,12 +506,15 @@ class _Server(uvicorn.Server):
         startup: Startup,
         *,
         clock: Clock,
-        drain_s: float = DRAIN_S,
+        drain_s: float,
         keep_alive_s: int = KEEP_ALIVE_S,
     ) -> None:
         super().__init__(
             http_config(
-                built.app, drain_s=drain_s, keep_alive_s=keep_alive_s, ended=built.connections_ended
+                built.app,
+                keep_alive_s=keep_alive_s,
+                ended=built.connections_ended,
+                certificate=built.certificate,
             )
         )
         # Its lines hold URLs with their queries, whatever the options say where a root logger exists.
@@ -467,7 +523,7 @@ class _Server(uvicorn.Server):
         logging.getLogger("uvicorn.error").addFilter(_is_no_refusal)
         self.built = built
         self._settings = settings
-        self._url = _url(listener)
+        self._url = _url(listener, is_tls=built.certificate is not None)
         self._startup = startup
         self._clock = clock
         self._drain_s = drain_s
@@ -481,6 +537,8 @@ class _Server(uvicorn.Server):
             yield
             return
         before = {number: signal.signal(number, self._stop) for number in STOP_SIGNALS}
+        if self.built.certificate is not None:  # else the end of the terminal ends the server
+            before[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._renew)
         try:
             yield
         finally:
@@ -493,6 +551,10 @@ class _Server(uvicorn.Server):
         self.stopped_by = signal.Signals(number)
         self.should_exit = True
 
+    def _renew(self, _number: int, _frame: FrameType | None) -> None:
+        """Between two turns of the event loop, which runs in this thread."""
+        self.built.certificate.reload()
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.should_exit:
@@ -503,22 +565,42 @@ class _Server(uvicorn.Server):
         if self.built.keys.is_open:
             self._startup.say(_open_notice(self._settings))
         self._tasks.start(self._tell_when_ready(), name="ready")
+        if self.built.certificate is not None:
+            self._tasks.start(self.built.certificate.watch(), name="certificate")
         if self._settings.udp_ports is not None:
             self._tasks.start(self._expect_publishers(), name="publishers")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._tasks.close()
+        drain = self.built.drain
+        drain.begin()
         # Their connections have no end of their own to be waited for.
         self.built.previews.stop()
         await self.built.publishing.close()
-        self._tasks.start(self._cut_off(), name="drain")
+        if drain.n_in_progress:
+            log.info(
+                "stopping: %d requests may go on for %g s; a second signal ends them",
+                drain.n_in_progress,
+                self._drain_s,
+            )
+            await self._drained()
+        self._tasks.start(self._cut_off(0.0 if drain.n_in_progress else GOODBYE_S), name="end")
         await super().shutdown(sockets)
         await self._tasks.close()
         log.info("stopped")
 
-    async def _cut_off(self) -> None:
-        """End what still runs after the drain. `LastWords` tells its clients."""
-        await self._clock.sleep(self._drain_s)
+    async def _drained(self) -> None:
+        """Until nothing is in progress, or the time for it is over."""
+        waits = [
+            self._tasks.start(self.built.drain.idle(), name="drain"),
+            self._tasks.start(self._clock.sleep(self._drain_s), name="patience"),
+        ]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        await self._tasks.close()
+
+    async def _cut_off(self, after_s: float) -> None:
+        """End what still runs. `LastWords` tells its clients."""
+        await self._clock.sleep(after_s)
         for task in list(self.server_state.tasks):
             task.cancel()
 
@@ -586,9 +668,10 @@ def _run(server: uvicorn.Server, listener: socket.socket) -> None:
         server.run(sockets=[listener])
 
 
-def _url(listener: socket.socket) -> str:
+def _url(listener: socket.socket, *, is_tls: bool) -> str:
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "https" if is_tls else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _open_notice(settings: Settings) -> str:
@@ -762,17 +845,15 @@ class _Providers:
         clock: Clock,
         configs: Sequence[ProviderConfig],
         questions: AskResources,
-        gather: GatherSettings,
     ) -> None:
         self.workers = Workers("providers", n_threads=MEDIA_THREADS)
         self._settings = settings
         self._clock = clock
         self._configs = configs
         self._questions = questions
-        self._gather = gather
         self._client: Any = None  # `httpx.AsyncClient`
 
-    def make(self, streams: Streams) -> tuple[Any, ...]:
+    def make(self, gatherer: Gatherer) -> tuple[Any, ...]:
         if not self._configs:
             return ()
         upstream = importlib.import_module(UPSTREAM)
@@ -781,13 +862,7 @@ class _Providers:
         self._client = upstream.open_client(self._configs)
         parts = provider.ProviderParts(
             clock=self._clock,
-            gatherer=Gatherer(
-                clock=self._clock,
-                streams=streams,
-                workers=questions.uploads,
-                decoded_bytes=questions.decoded_bytes,
-                settings=self._gather,
-            ),
+            gatherer=gatherer,
             workers=self.workers,
             in_progress=questions.in_progress,
             held_bytes=questions.decoded_bytes,
@@ -952,6 +1027,32 @@ def _policy(settings: Settings, own_ports: frozenset[int]) -> SourcePolicy:
     return SourcePolicy(pull=pull, allow_local=settings.allow_local_sources)
 
 
+def _remote_media(
+    settings: Settings,
+    own_ports: frozenset[int],
+    held_bytes: Budget,
+    workers: Workers,
+    clock: Clock,
+) -> RemoteMedia | None:
+    if not settings.allow_remote_media:
+        return None
+    policy = PullPolicy(
+        own_ports=own_ports,
+        own_addresses=own_addresses(settings.host),
+        allow_private=settings.allow_private_media,
+        ports=frozenset(settings.remote_media_ports),
+    )
+    return RemoteMedia(
+        policy=policy,
+        limits=RemoteLimits(max_bytes=settings.max_remote_mb << 20),
+        max_of_question_bytes=settings.max_body_mb << 20,
+        max_at_once=FETCH_THREADS,
+        held=held_bytes,
+        workers=workers,
+        clock=clock,
+    )
+
+
 def own_addresses(host: str) -> frozenset[str]:
     """Addresses under which this server can be reached, besides loopback; as far as known."""
     name = socket.gethostname() if host in ("0.0.0.0", "::", "") else host
@@ -960,6 +1061,30 @@ def own_addresses(host: str) -> frozenset[str]:
     except OSError:  # this machine does not know its own name; loopback is refused all the same
         return frozenset()
     return frozenset(str(address[0]).partition("%")[0] for *_, address in found)
+
+
+def _traces(settings: Settings) -> Any:
+    """Where traces of questions go, or None. Raises SettingsInvalid."""
+    if settings.otlp_endpoint is None:
+        return None
+    try:
+        module = importlib.import_module(TRACES)
+    except ModuleNotFoundError as error:
+        raise SettingsInvalid(
+            f"otlp_endpoint: traces need the package {error.name}: pip install 'liveedge[otel]'"
+        ) from error
+    return module.sent_to(settings.otlp_endpoint, share=settings.otlp_sample)
+
+
+def _certificate(settings: Settings, clock: Clock) -> Any:
+    """The certificate of an HTTPS server, or None. Raises SettingsInvalid."""
+    if settings.tls_cert is None or settings.tls_key is None:
+        return None
+    tls = importlib.import_module(TLS)
+    files = tls.TlsFiles(
+        cert=settings.tls_cert, key=settings.tls_key, password=settings.tls_key_password_file
+    )
+    return tls.Certificate(files, clock=clock)
 
 
 def _api_settings(settings: Settings) -> ApiSettings:
@@ -983,6 +1108,7 @@ def _lifespan(
     windows: Windows,
     guests: _Guests,
     pools: Sequence[Workers],
+    traces: Any,  # `service.traces.Traces`, or None
 ) -> Lifespan:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -997,16 +1123,16 @@ def _lifespan(
             await windows.close()
             await streams.close()
             await pools[0].run(models.close)  # joins threads
+            if traces is not None:
+                await pools[0].run(traces.close)
             for pool in pools:
                 pool.close()
 
     return lifespan
 
 
-def _configure_logging(level: str) -> None:
-    logging.basicConfig(
-        level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+def _configure_logging(settings: Settings) -> None:
+    configure_log(settings.log_level.upper(), settings.log_format)
     # Several lines per publisher, with the addresses of both ends; one per request to a provider.
     for chatty in ("aioice", "aiortc", "httpx"):
         logging.getLogger(chatty).setLevel(logging.WARNING)

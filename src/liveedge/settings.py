@@ -30,6 +30,7 @@ from pydantic import (
 )
 
 from liveedge.core.errors import SettingsInvalid
+from liveedge.core.log import LogFormat
 
 Origin: TypeAlias = Literal["flag", "environment", "file", "default"]
 
@@ -42,8 +43,18 @@ MASK = "********"
 SHIPPED_MODEL = "liveedge/workcell-tiny"
 KEYS_NAME = "keys.sqlite"  # in the state folder
 _WRITTEN_AS_JSON = frozenset(  # in variables, where they hold more than one word
-    {"api_key", "cors_origins", "regions", "aliases", "announced_ip", "ice_servers", "livekit"}
-    | {"providers", "fallbacks"}
+    {
+        "api_key",
+        "cors_origins",
+        "regions",
+        "aliases",
+        "announced_ip",
+        "ice_servers",
+        "livekit",
+        "remote_media_ports",
+        "providers",
+        "fallbacks",
+    }
 )
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?) ?(%|[kmgt]i?b?|b|)", re.IGNORECASE)
 _UNITS = {"": 0, "b": 0, "k": 1, "m": 2, "g": 3, "t": 4}
@@ -151,6 +162,11 @@ def _as_tuple(value: object) -> object:
     return (value,) if isinstance(value, str) else value
 
 
+def _as_numbers(value: object) -> object:
+    """One number stands for a list of one."""
+    return (value,) if isinstance(value, str | int) else value
+
+
 def _as_memory(value: object) -> object:
     """Kept as written; the machine is asked only where it runs. A bare number is bytes."""
     text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
@@ -165,7 +181,11 @@ Count: TypeAlias = Annotated[int, Field(ge=1)]
 NoneOrMore: TypeAlias = Annotated[int, Field(ge=0)]
 Share: TypeAlias = Annotated[float, Field(ge=0.0, le=1.0)]
 Seconds: TypeAlias = Annotated[float, Field(gt=0.0)]
+NoneOrMoreSeconds: TypeAlias = Annotated[float, Field(ge=0.0)]
 MemorySize: TypeAlias = Annotated[str, BeforeValidator(_as_memory)]
+Ports: TypeAlias = Annotated[
+    tuple[Annotated[int, Field(ge=1, le=65535)], ...], BeforeValidator(_as_numbers)
+]
 PortRange: TypeAlias = Annotated[str, BeforeValidator(_as_ports)]
 Addresses: TypeAlias = Annotated[
     tuple[Annotated[str, AfterValidator(_is_address)], ...], BeforeValidator(_as_tuple)
@@ -233,6 +253,28 @@ class Settings(BaseModel):
     metrics_public: bool = Field(False, description="answer GET /metrics without a key")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="least severe lines of the log that are written"
+    )
+    # Collectors of logs want objects, people want lines.
+    log_format: LogFormat = Field("text", description="lines for people, or one JSON object a line")
+    # How long a load balancer and the longest answer need is not ours to know.
+    drain_s: NoneOrMoreSeconds = Field(
+        10.0, description="how long answers may go on after a signal to stop"
+    )
+    # Certificates are somebody else's to make and to renew.
+    tls_cert: Path | None = Field(
+        None, description="serve HTTPS with this PEM certificate, its chain included"
+    )
+    tls_key: Path | None = Field(None, description="the private key of tls-cert, PEM")
+    tls_key_password_file: Path | None = Field(
+        None, description="file with the password of tls-key, where it is encrypted"
+    )
+    otlp_endpoint: Annotated[str, _is_base_url("http", "https")] | None = Field(
+        None,
+        description="send traces of questions to this OpenTelemetry collector, by OTLP over HTTP, as"
+        " http://127.0.0.1:4318; needs liveedge[otel]",
+    )
+    otlp_sample: Share = Field(
+        1.0, description="share of questions that are traced, where their clients do not decide"
     )
 
     model: str = Field(
@@ -341,6 +383,16 @@ class Settings(BaseModel):
         None, description="decoded uploads held at once; default: by the memory, at most 1024"
     )
 
+    # Whoever may ask could make the server ask others: only where the network allows for it.
+    allow_remote_media: bool = Field(
+        False, description="fetch pictures and clips that questions name by http(s) URL"
+    )
+    allow_private_media: bool = Field(
+        False, description="fetch them from private networks and this machine too"
+    )
+    remote_media_ports: Ports = Field((80, 443), description="port that they are fetched from")
+    max_remote_mb: Count = Field(16, description="size of one of them")
+
     max_streams: Count = Field(64, description="active streams at once")
     max_streams_per_key: Count = Field(16, description="active streams of one key")
     retention_s: Count = Field(
@@ -419,6 +471,15 @@ class Settings(BaseModel):
             f"streams_mb is {self.streams_mb}, and one stream takes {stream_mb} (hot_mb and history_mb"
             " together): there could be none. Raise streams_mb, or lower history_mb"
         )
+
+    @model_validator(mode="after")
+    def _certificate_with_its_key(self) -> Self:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            missing = "tls_key" if self.tls_key is None else "tls_cert"
+            raise ValueError(f"{missing} is missing: HTTPS needs tls_cert and tls_key")
+        if self.tls_key_password_file is not None and self.tls_key is None:
+            raise ValueError("tls_key_password_file is set without tls_cert and tls_key")
+        return self
 
     @model_validator(mode="after")
     def _keys_hold_something(self) -> Self:

@@ -11,7 +11,15 @@ from PIL import Image
 
 from liveedge.engine.request import ImagePart
 from liveedge.testing.engine import FakeEngine
-from tests.media_files import encode_numbered, encode_video, number_of, numbered
+from tests.media_files import (
+    encode_numbered,
+    encode_video,
+    gif,
+    number_of,
+    numbered,
+    png,
+    png_header,
+)
 from tests.serving import (
     MODEL,
     Exchange,
@@ -26,7 +34,7 @@ from tests.serving import (
     video,
 )
 
-MODES = ("1", "L", "LA", "P", "PA", "RGBA", "I;16", "CMYK", "RGB")
+MODES = ("1", "L", "LA", "P", "PA", "RGBA", "I;16", "CMYK", "YCCK", "RGB")
 
 
 def encoded(mode):
@@ -34,13 +42,18 @@ def encoded(mode):
     made = rgb.convert("RGBA") if mode in ("RGBA", "PA") else rgb
     if mode == "I;16":
         made = Image.fromarray(np.full((24, 40), 30_000, np.uint16))
+    elif mode == "YCCK":
+        made = made.convert("CMYK")
     elif mode not in ("RGB", "RGBA"):
         made = made.convert(mode)
     out = io.BytesIO()
     if mode == "PA":
         made.convert("RGB").convert("P").save(out, "PNG", transparency=0)
     else:
-        made.save(out, "JPEG" if mode == "CMYK" else "PNG")
+        made.save(out, "JPEG" if mode in ("CMYK", "YCCK") else "PNG")
+    if mode == "YCCK":  # the same numbers, called another space
+        adobe = out.getvalue().index(b"Adobe")
+        return out.getvalue()[: adobe + 11] + b"\x02" + out.getvalue()[adobe + 12 :]
     return out.getvalue()
 
 
@@ -48,6 +61,12 @@ def shown(server):
     """The pictures that the last request shows, as the engine loads them."""
     content = server.engine.requests[-1].messages[-1].content
     return [part.frame.load() for part in content if hasattr(part, "frame")]
+
+
+def first_picture(request):
+    part = request.messages[-1].content[0]
+    assert isinstance(part, ImagePart)
+    return part
 
 
 async def is_alive(server):
@@ -276,3 +295,87 @@ async def test_frames_of_a_stream_that_changes_size_are_all_shown():
         assert [(f["width"], f["height"]) for f in frames] == [
             (64, 48), (64, 48), (128, 72), (321, 241)
         ]  # fmt: skip
+
+
+def sideways(kind, orientation):
+    """A picture with a red bar at the left and a green one at the bottom, stored as the tag says."""
+    undo = {2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}  # numbers of Image.Transpose
+    upright = Image.new("RGB", (64, 48), "white")
+    upright.paste("red", (0, 0, 8, 48))
+    upright.paste("green", (0, 42, 64, 48))
+    turn = undo.get(orientation)
+    tag = Image.Exif()
+    tag[0x0112] = orientation
+    stored = upright if turn is None else upright.transpose(Image.Transpose(turn))
+    out = io.BytesIO()
+    stored.save(out, kind, exif=tag, **({"lossless": True} if kind == "WEBP" else {}))
+    return out.getvalue(), np.asarray(upright)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+async def test_case_1_every_way_in_turns_a_picture_upright_once(kind):
+    async with serving() as server:
+        stream_id = await server.new_stream()
+        for orientation in range(1, 9):
+            data, upright = sideways(kind, orientation)
+            tolerance = 12 if kind == "JPEG" else 0
+            answer = await server.ask(image(data_url(data)))
+            (rgb,) = shown(server)
+            assert rgb.shape == upright.shape
+            assert np.abs(rgb.astype(int) - upright).mean() <= tolerance, orientation
+            frame = answer.json()["liveedge"]["frames"][0]
+            assert (frame["width"], frame["height"]) == (64, 48)
+            await server.push(stream_id, data)
+            picked = await server.client.get(f"/v1beta/streams/{stream_id}/frame.png")
+            got = np.asarray(Image.open(io.BytesIO(picked.content)))
+            assert np.array_equal(got, rgb)  # a pushed one goes the same way
+
+
+def bombs():
+    return {
+        "16000 x 16000": png(16_000, 16_000),
+        "40000 x 40000": png(40_000, 40_000),
+        "a header of 60000 x 60000": b"\x89PNG\r\n\x1a\n" + png_header(60_000, 60_000),
+    }
+
+
+async def test_case_3_bombs_are_refused_on_every_way_in_and_animations_show_their_first_frame():
+    async with serving() as server:
+        stream_id = await server.new_stream()
+        for name, data in bombs().items():
+            assert len(data) < 5_000_000, name
+            asked = await server.ask(image(data_url(data)))
+            pushed = await server.client.post(f"/streams/{stream_id}/frames", content=data)
+            for answer in (asked, pushed):
+                code = (answer.status_code, answer.json()["error"]["code"])
+                assert code == (413, "media_too_large"), name
+        for data in (gif(64, 48, n_frames=2000), png(64, 48, n_frames=2000)):
+            assert (await server.ask(image(data_url(data)))).status_code == 200
+            assert shown(server)[0].shape == (48, 64, 3)
+        assert await is_alive(server)
+        assert server.built.questions.decoded_bytes.used == 0
+
+
+async def test_case_9_two_keys_share_neither_a_frame_nor_the_beginning_of_a_prompt():
+    async with serving(api_key=("a", "b")) as server:
+        cached = []
+        for key in ("a", "a", "b"):
+            answer = await server.client.post(
+                "/v1/chat/completions",
+                json=chat_body(image(data_url(picture()))),
+                headers={"authorization": f"Bearer {key}"},
+            )
+            cached.append(answer.json()["overshoot"]["cache"]["cached_input_tokens"])
+        keys = [first_picture(request).frame.key for request in server.engine.requests]
+        assert keys[0] == keys[1] != keys[2]
+        assert cached[0] == cached[2] == 0 < cached[1]
+
+
+async def test_case_9_another_budget_of_pixels_is_another_picture_to_the_engine():
+    async with serving() as server:
+        stream_id = await server.filled_stream(1)
+        for n_pixels in (64 * 48, 32 * 32):
+            url = f"ovs://streams/{stream_id}?frame_index=0&max_pixels={n_pixels}"
+            await server.ask(image(url))
+        first, second = map(first_picture, server.engine.requests)
+        assert (first.max_pixels, second.max_pixels) == (64 * 48, 32 * 32)

@@ -128,7 +128,9 @@ async def test_a_server_without_a_model_has_metrics():
 async def test_operations_md_lists_every_metric_and_no_other():
     text = OPERATIONS.read_text(encoding="utf-8").partition("## Metrics")[2]
     rows = [row.rpartition("|")[0] for row in text.splitlines() if row.startswith("| `")]
-    told = {name.partition("{")[0] for row in rows for name in re.findall(r"`([a-z_{},]+)`", row)}
+    told = {
+        name.partition("{")[0] for row in rows for name in re.findall(r"`([a-z0-9_{},]+)`", row)
+    }
     async with serving() as server:
         found = {name.removeprefix("liveedge_") for name in await scrape(server)}
     labels = {"finished", "failed", "cancelled", "queue_full", "predicted_late", "stale"}
@@ -151,3 +153,45 @@ async def test_publishers_are_counted_and_zero_before_there_are_any():
         found = await scrape(server)
         assert value(found, "publishers") == 1
         assert value(found, "publisher_events_total", event="refused_unauthorized") == 1
+
+
+async def test_answers_are_measured_where_they_end():
+    async with serving() as server:
+        stream_id = await server.filled_stream(3)
+        reference = f"ovs://streams/{stream_id}?frame_index=-1"
+        assert (await server.ask(image(reference))).status_code == 200
+        assert (await server.ask(image(reference), stream=True)).status_code == 200
+        assert (await server.ask(image("ovs://streams/none?frame_index=-1"))).status_code == 404
+        found = await scrape(server)
+        count = (("", "_count"),)
+        first = found["liveedge_time_to_first_token_seconds"].samples
+        assert sum(n for labels, n in first.items() if labels[:1] == count) == 2
+        for name in ("e2e_request_latency_seconds", "evidence_age_seconds"):
+            assert found[f"liveedge_{name}"].samples[count] == 2
+        assert value(found, "request_success_total", finished_reason="stop") == 2
+        assert value(found, "request_failure_total", code="stream_not_found") == 1
+
+
+async def test_requests_are_counted_by_route_whatever_their_version_and_ids():
+    async with serving(api_key=("alpha",)) as server:
+        headers = {"Authorization": "Bearer alpha"}
+        stream_id = await server.new_stream(**headers)
+        for path in (f"/streams/{stream_id}", f"/v1/streams/{stream_id}", "/v1/streams/none"):
+            await server.client.get(path, headers=headers)
+        await server.client.head("/v1beta/health")
+        await server.client.get("/nowhere")
+        await server.client.put("/health")
+        await server.client.get("/v1/streams")
+        found = await scrape(server, **headers)
+
+        def n(route: str, method: str, status: str) -> float:
+            return value(found, "http_requests_total", route=route, method=method, status=status)
+
+        assert n("/streams/{stream_id}", "GET", "2xx") == 2
+        assert n("/streams/{stream_id}", "GET", "4xx") == 1
+        assert n("/streams", "GET", "4xx") == 1
+        assert n("/health", "GET", "2xx") == 1
+        assert n("other", "other", "4xx") == 2
+        took = found["liveedge_http_request_duration_seconds"].samples
+        assert took[("", "_count"), ("route", "/streams/{stream_id}")] == 3
+        assert sum(found["liveedge_http_requests_total"].samples.values()) == 8

@@ -12,6 +12,7 @@ import pytest
 from liveedge.api.docs import OPERATIONS
 from liveedge.api.page import api_page
 from liveedge.core.errors import CheckpointInvalid
+from liveedge.core.log import JsonFormatter
 from liveedge.core.version import VERSION
 from liveedge.testing.clock import FakeClock
 from liveedge.testing.engine import FAKE_MODEL, FakeEngine
@@ -288,3 +289,34 @@ async def test_more_frames_than_any_prompt_holds_are_refused_before_one_is_prepa
         assert answer.json()["error"]["code"] == "context_length_exceeded"
         assert "12 frames" in answer.json()["error"]["message"]
         assert "would fit" in answer.json()["error"]["message"]
+
+
+async def test_the_line_of_a_request_knows_its_request_stream_and_key(caplog):
+    caplog.set_level(logging.INFO, "liveedge.http")
+    lines = []
+
+    class Kept(logging.Handler):
+        def emit(self, record):
+            lines.append(json.loads(self.format(record)))
+
+    kept = Kept()
+    kept.setFormatter(JsonFormatter())
+    logging.getLogger("liveedge.http").addHandler(kept)
+    try:
+        async with serving(api_key="k") as server:
+            headers = {"Authorization": "Bearer k", "X-Request-Id": "mine-1"}
+            server.client.headers.update(headers)
+            stream_id = await server.filled_stream(1)
+            await server.client.get(f"/streams/{stream_id}")
+            await server.ask(image(f"ovs://streams/{stream_id}?frame_index=-1"))
+    finally:
+        logging.getLogger("liveedge.http").removeHandler(kept)
+    created, _, got, asked = lines
+    assert created["request_id"] == got["request_id"] == "mine-1"
+    assert got["stream_id"] == asked["stream_id"] == stream_id
+    assert got["key_id"] == asked["key_id"] != "k"
+    assert (asked["method"], asked["path"], asked["status"]) == (
+        "POST",
+        "/v1beta/chat/completions",
+        200,
+    )

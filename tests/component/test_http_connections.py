@@ -99,7 +99,7 @@ def poll(condition: Callable[[], bool]) -> None:
 @contextmanager
 def served(limits: ConnectionLimits = LIMITS) -> Iterator[Served]:
     echo = Echo()
-    server = uvicorn.Server(http_config(echo.app, limits=limits, drain_s=0, ended=echo.ended))
+    server = uvicorn.Server(http_config(echo.app, limits=limits, ended=echo.ended))
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         thread = OwnedThread("http", lambda _stopping: server.run(sockets=[listener]))
         thread.start()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
 import pytest
@@ -17,6 +21,7 @@ import pytest
 from liveedge.client.http import Client
 from liveedge.core.clock import SystemClock
 from liveedge.demo.server import ServerFailed, running_server
+from tests.certificates import self_signed
 
 SERVE = (sys.executable, "-m", "liveedge", "serve", "--port", "0")
 LIMIT_S = 120.0
@@ -132,3 +137,27 @@ def test_the_end_of_the_server_is_told_with_its_last_words_and_its_stages_before
     with pytest.raises(ServerFailed, match=r"ended with status -9:\n(.|\n)*answers after"):
         lose_the_server()
     assert stages[:2] == ["tokenizer", "imports"]
+
+
+def test_a_hangup_renews_the_certificate_and_every_line_is_an_object(tmp_path: Path):
+    pair, renewed = self_signed(tmp_path), self_signed(tmp_path, "renewed")
+    tls = ("--tls-cert", str(pair.cert), "--tls-key", str(pair.key))
+    with process(*SERVE, "--log-format", "json", "--no-standby", *tls) as child:
+        url = read_until(child, "listens on ").partition("listens on ")[2].split()[0]
+        assert url.startswith("https://127.0.0.1:")
+        shutil.copy(renewed.cert, pair.cert)
+        shutil.copy(renewed.key, pair.key)
+        child.send_signal(signal.SIGHUP)
+        read_until(child, "HTTPS with a certificate of localhost")
+        context = ssl.create_default_context(cafile=renewed.cert)
+        httpx.get(
+            f"{url}/version", verify=context, headers={"X-Request-Id": "mine"}, trust_env=False
+        )
+        line = json.loads(read_until(child, "/version"))
+        assert (line["request_id"], line["status"], line["level"]) == ("mine", 200, "info")
+        read_until(child, "answers after")  # the engine's process has said what it says
+        child.send_signal(signal.SIGTERM)
+        assert child.stdout is not None
+        lines = [json.loads(line) for line in child.stdout.read().splitlines()]
+        assert lines[-1]["message"] == "stopped"
+        assert child.wait() == 0

@@ -106,6 +106,57 @@ def test_a_request_outside_the_model_is_cut_off_with_a_503_too(parts, caplog):
     assert unexpected(caplog) == []
 
 
+def test_while_answers_in_progress_end_new_requests_are_sent_elsewhere(parts, caplog):
+    clock = SystemClock()
+    engine = FakeEngine(clock=clock)
+    engine.hold("decode")
+    settings = Settings(port=0, drain_s=30, **SMALL)
+    background = BackgroundServer(settings, clock=clock, load_engine=lambda: engine)
+    with background as server, httpx.Client(base_url=server.url, trust_env=False) as kept:
+        assert kept.get("/v1/ready").status_code == 200
+        asking = Asking(server.url, stream=True)
+        assert asking.has_begun.wait(JOIN_S)
+        server.stop()
+        wait_until(lambda: server.built.drain.is_stopping)
+        for path in ("/health", "/v1beta/health", "/metrics", "/version"):
+            assert httpx.get(f"{server.url}{path}", trust_env=False).status_code == 200
+        for path in ("/ready", "/v1/models", "/v1/streams/x"):
+            refused = kept.get(path)
+            assert refused.status_code == 503
+            assert_stopping(refused.json())
+            assert int(refused.headers["retry-after"]) >= 1
+            assert refused.headers["connection"] == "close"
+            assert refused.headers["x-request-id"]
+        with (
+            pytest.raises(InvalidStatus) as caught,
+            connect(f"ws{server.url[4:]}/v1/streams/x/frames"),
+        ):
+            pass
+        assert caught.value.response.status_code == 503
+        engine.release("decode")
+        asking.join()
+        began_s = clock.monotonic_s()
+    assert clock.monotonic_s() - began_s < 5  # not the whole drain
+    assert sse_events(asking.text)[-1] == "[DONE]"
+    assert unexpected(caplog) == []
+
+
+def test_without_anything_in_progress_the_end_is_at_once():
+    clock = SystemClock()
+    settings = Settings(port=0, drain_s=30, **SMALL)
+    background = BackgroundServer(
+        settings, clock=clock, load_engine=lambda: FakeEngine(clock=clock)
+    )
+    with background as server, httpx.Client(base_url=server.url, trust_env=False) as idle:
+        idle.get("/health")
+        stream_id = idle.post("/v1/streams", json={"source": {"type": "push"}}).json()["id"]
+        with connect(f"ws{server.url[4:]}/v1/streams/{stream_id}/frames"):
+            began_s = clock.monotonic_s()
+            server.stop()
+            wait_until(lambda: not background.is_running)
+    assert clock.monotonic_s() - began_s < 5
+
+
 def assert_stopping(body):
     assert isinstance(body["detail"], str)
     assert body["error"]["code"] == "model_unavailable"

@@ -8,15 +8,8 @@ from dataclasses import dataclass, field, fields
 
 import pytest
 
-from liveedge.api.metrics import (
-    STATS,
-    Labels,
-    Metric,
-    Sample,
-    engine_metrics,
-    exposition,
-    stream_metrics,
-)
+from liveedge.api.exposition import Labels, Metric, Sample, exposition
+from liveedge.api.metrics import STATS, engine_metrics, stream_metrics
 from liveedge.engine.interface import EngineStats
 from liveedge.service.totals import StreamTotals
 
@@ -48,13 +41,18 @@ def parse(text: str) -> dict[str, Family]:
         elif line.startswith("# TYPE "):
             name, kind = line[7:].split(" ")
             assert name == current
-            assert kind in ("counter", "gauge")
+            assert kind in ("counter", "gauge", "histogram")
             found[name] = Family(kind, help_of[name])
         else:
             match = _SAMPLE.fullmatch(line)
             assert match is not None, line
-            assert match[1] == current, f"{match[1]} stands under {current}"
+            suffix = match[1].removeprefix(current)
+            is_histogram = found[current].kind == "histogram"
+            allowed = ("_bucket", "_sum", "_count") if is_histogram else ("",)
+            assert suffix in allowed, f"{match[1]} stands under {current}"
             labels = parse_labels(match[2] or "")
+            if suffix:
+                labels = (("", suffix), *labels)
             assert labels not in found[current].samples, f"{line} is there twice"
             found[current].samples[labels] = float(match[3])
     return found
@@ -94,7 +92,7 @@ def test_every_statistic_arrives_with_its_own_value():
         "liveedge_num_requests_running",
         "liveedge_num_requests_waiting",
         "liveedge_prefix_cache_hits_total",
-        "liveedge_generated_tokens_total",
+        "liveedge_generation_tokens_total",
         "liveedge_requests_total",
         "liveedge_engine_restarts_total",
         "liveedge_verify_differences_total",

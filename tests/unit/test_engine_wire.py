@@ -337,7 +337,7 @@ def test_what_json_allows_and_64_bits_do_not_is_sent_all_the_same() -> None:
 
 def test_what_shall_run_arrives_as_it_was() -> None:
     asked = EngineSettings(model_id="x/y", device="cpu", threads=3, verify_share=0.5)
-    message = Open("/models/x", asked, 1 << 20, 20, 7)
+    message = Open("/models/x", asked, 1 << 20, 20, "json", 7)
     assert unpack_to_engine(pack(message)) == message
 
 

@@ -203,3 +203,13 @@ def test_credentials_of_ice_servers_are_masked():
     )
     assert loaded.shown()["ice_servers"] == [f"turn:{MASK}@turn.example", "stun:s.example"]
     assert "hush" not in repr(loaded)
+
+
+def test_ports_of_remote_media_are_one_number_or_a_list() -> None:
+    one = load(environment={"LIVEEDGE_REMOTE_MEDIA_PORTS": "8080"}).settings
+    assert one.remote_media_ports == (8080,)
+    many = load(environment={"LIVEEDGE_REMOTE_MEDIA_PORTS": "[80, 8080]"}).settings
+    assert many.remote_media_ports == (80, 8080)
+    assert load(flags={"remote_media_ports": ["443"]}).settings.remote_media_ports == (443,)
+    with pytest.raises(SettingsInvalid, match="remote_media_ports"):
+        load(environment={"LIVEEDGE_REMOTE_MEDIA_PORTS": "70000"})

@@ -18,12 +18,14 @@ from liveedge.api.chat import ChatEndpoint
 from liveedge.api.context import RequestContext, face_of
 from liveedge.api.cors import Cors
 from liveedge.api.docs import DocumentedApi
+from liveedge.api.drain import Drain, DrainGate
 from liveedge.api.encode import model_object
 from liveedge.api.errors import ErrorAnswer, answer, flat_body, invalid
+from liveedge.api.exposition import CONTENT_TYPE
 from liveedge.api.gate import Gate
 from liveedge.api.leash import OnLeash
 from liveedge.api.livekit import LiveKitRoutes
-from liveedge.api.metrics import CONTENT_TYPE, MetricSources, metrics_text
+from liveedge.api.metrics import MetricSources, metrics_text
 from liveedge.api.public_url import PublicUrl
 from liveedge.api.reply import error_reply, json_reply
 from liveedge.api.routing import HeadAsGet, NoSuchWebSocket, allowed_methods
@@ -83,6 +85,7 @@ class Services:
     rates: Rates
     audit: Audit
     metrics: MetricSources
+    drain: Drain = field(default_factory=Drain)
 
 
 def create_app(
@@ -106,9 +109,10 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
         middleware=[
-            Middleware(RequestContext, clock=clock),
+            Middleware(RequestContext, clock=clock, stats=services.metrics.http),
             Middleware(OnLeash, leashes=gate.leashes),
             Middleware(Cors, origins=settings.cors_origins, is_open=lambda: keys.is_open),
+            Middleware(DrainGate, drain=services.drain, prefixes=PREFIXES),
             Middleware(HeadAsGet),
             Middleware(NoSuchWebSocket),
         ],
@@ -155,8 +159,11 @@ def create_app(
         shown = prefix == PREFIXES[0]
         for router in routers:
             app.include_router(router, prefix=prefix, include_in_schema=shown)
-    app.include_router(livekit.router())
+    signalling = livekit.router()
+    app.include_router(signalling)
     _show_docs(app)
+    routes = [route for router in (*routers, signalling) for route in router.routes]
+    services.metrics.http.learn([*routes, *app.routes], prefixes=PREFIXES)
     _answer_errors(app)
     return app
 

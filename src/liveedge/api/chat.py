@@ -121,7 +121,9 @@ class ChatEndpoint:
                 region=request.headers.get("x-overshoot-region"),
                 default_max_tokens=self._default_max_tokens,
             )
-            question = replace(question, caller=caller)
+            question = replace(
+                question, caller=caller, traceparent=request.headers.get("traceparent")
+            )
             self._charge(request, caller)
             head = Head(
                 id=f"chatcmpl-{uuid.uuid4().hex}",

@@ -18,9 +18,11 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from liveedge.api.errors import Face, answer
+from liveedge.api.http_stats import HttpStats
 from liveedge.api.reply import dump
 from liveedge.core.clock import Clock
 from liveedge.core.errors import InternalError
+from liveedge.core.log import LogIds, bound
 
 log = logging.getLogger("liveedge.http")
 
@@ -48,24 +50,28 @@ def face_of(scope: Scope) -> Face:
 class RequestContext:
     """ASGI middleware; everything else of the API runs inside it."""
 
-    def __init__(self, app: ASGIApp, *, clock: Clock) -> None:
+    def __init__(self, app: ASGIApp, *, clock: Clock, stats: HttpStats) -> None:
         self._app = app
         self._clock = clock
+        self._stats = stats
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
         exchange = _Exchange(scope, send, began_s=self._clock.monotonic_s())
-        try:
-            await self._app(scope, receive, exchange.send)
-        except ClientDisconnect:
-            exchange.status = CLIENT_LEFT
-        except Exception:  # noqa: BLE001  the outermost frame of a request: nobody else can answer
-            exchange.log_crash()
-            await exchange.answer_crash()
-        finally:
-            exchange.log_end(self._clock.monotonic_s())
+        with bound(request_id=exchange.request_id) as ids:
+            try:
+                await self._app(scope, receive, exchange.send)
+            except ClientDisconnect:
+                exchange.status = CLIENT_LEFT
+            except Exception:  # noqa: BLE001  the outermost frame of a request: nobody else can answer
+                exchange.log_crash()
+                await exchange.answer_crash()
+            finally:
+                took_s = self._clock.monotonic_s() - exchange.began_s
+                self._stats.count(scope, status=exchange.status or CLIENT_LEFT, seconds=took_s)
+                exchange.log_end(took_s, ids)
 
 
 class _Exchange:
@@ -75,7 +81,7 @@ class _Exchange:
         self.status = 0
         self._scope = scope
         self._send = send
-        self._began_s = began_s
+        self.began_s = began_s
         self._has_started = False
         asked = Headers(scope=scope).get("x-request-id", "")
         self.request_id = asked if _REQUEST_ID.fullmatch(asked) else uuid.uuid4().hex
@@ -109,15 +115,22 @@ class _Exchange:
         )
         await self.send({"type": "http.response.body", "body": dump(failed.body)})
 
-    def log_end(self, now_s: float) -> None:
+    def log_end(self, took_s: float, ids: LogIds) -> None:
+        method, path = self._scope.get("method", "WS"), _shown(self._scope["path"])
+        stream_id = self._scope.get("path_params", {}).get("stream_id")
+        if stream_id is not None and stream_id not in ids.stream_ids:
+            ids.stream_ids.append(_UNPRINTABLE.sub("?", stream_id)[:64])
+        took_ms = round(took_s * 1000, 1)
+        facts = {"method": method, "path": path, "status": self.status, "duration_ms": took_ms}
         log.log(
             logging.DEBUG if self._scope["path"] in POLLED else logging.INFO,
             "%s %s %d %.0f ms %s",
-            self._scope.get("method", "WS"),
-            _shown(self._scope["path"]),
+            method,
+            path,
             self.status,
-            (now_s - self._began_s) * 1000,
+            took_ms,
             self.request_id,
+            extra={"facts": facts},
         )
 
 

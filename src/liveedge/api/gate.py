@@ -15,6 +15,7 @@ from liveedge.api.auth import caller_of
 from liveedge.api.context import mark
 from liveedge.api.leash import Leashes
 from liveedge.core.errors import PermissionDenied, RegionMismatch, Unauthorized
+from liveedge.core.log import note
 from liveedge.service.audit import Audit
 from liveedge.service.caller import Caller, Scope
 from liveedge.service.keys import KeyRing, Refused
@@ -88,5 +89,6 @@ class Gate:
                 f"this needs the scope {scope}, and the key {found.key_id} has"
                 f" {', '.join(sorted(found.scopes)) or 'none'}"
             )
+        note(key_id=found.key_id)
         self.leashes.hold(request.scope, found.key_id)
         return found

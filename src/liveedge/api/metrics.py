@@ -7,16 +7,26 @@ the number of series is constant.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import get_args
 
 from liveedge.api.connection import ENDS
+from liveedge.api.exposition import (
+    Kind,
+    Metric,
+    Sample,
+    exposition,
+    many as _many,
+    one as _one,
+)
+from liveedge.api.http_stats import HttpStats
+from liveedge.api.metrics_answers import answer_metrics, http_metrics
 from liveedge.core.machine import resident_bytes
 from liveedge.core.version import VERSION
 from liveedge.engine.interface import EngineStats
 from liveedge.engine.memory.plan import Line
+from liveedge.service.answer_stats import AnswerStats
 from liveedge.service.audit import REFUSALS, Audit
 from liveedge.service.keys import KeyRing
 from liveedge.service.limited import LIMITS, LimitedAnswers
@@ -30,34 +40,6 @@ from liveedge.service.rates import Rates
 from liveedge.service.streams import Streams
 from liveedge.service.totals import StreamTotals
 from liveedge.service.windows import Windows
-
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-PREFIX = "liveedge_"
-Kind: TypeAlias = Literal["gauge", "counter"]
-Labels: TypeAlias = tuple[tuple[str, str], ...]
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One value; its labels in order."""
-
-    value: float
-    labels: Labels = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One name with all its samples."""
-
-    name: str  # without the prefix
-    kind: Kind
-    help: str
-    samples: tuple[Sample, ...]
-
-    def __post_init__(self) -> None:
-        assert _NAME.fullmatch(self.name), self.name
-        assert (self.kind == "counter") == self.name.endswith("_total"), self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +72,18 @@ STATS = (
     Stat("encoder_misses", "encoder_groups_total", _ENCODED, ("cache", "miss")),
     Stat("loads_in_flight", "frame_loads_in_flight", "Groups of frames being loaded."),
     Stat("patch_bytes", "patch_bytes", "Preprocessed pixels that wait for the encoder."),
-    Stat("prefix_hits", "prefix_cache_hits_total", "Requests that reused a resident prefix."),
+    Stat(
+        "prefix_hits",
+        "prefix_cache_hit_requests_total",
+        "Requests that reused a resident prefix.",
+    ),
     Stat(
         "prefix_tokens_reused",
-        "prefix_cache_reused_tokens_total",
+        "prefix_cache_hits_total",
         "Prompt tokens that were not computed again.",
     ),
     Stat("prompt_tokens", "prompt_tokens_total", "Tokens of prompts, reused ones included."),
-    Stat("generated_tokens", "generated_tokens_total", "Tokens of answers."),
+    Stat("generated_tokens", "generation_tokens_total", "Tokens of answers."),
     Stat("finished", "requests_total", _OUTCOME, ("outcome", "finished")),
     Stat("failed", "requests_total", _OUTCOME, ("outcome", "failed")),
     Stat("cancelled", "requests_total", _OUTCOME, ("outcome", "cancelled")),
@@ -157,6 +143,9 @@ class MetricSources:
     router: Router
     publishing: Publishing
     connections_ended: Mapping[str, int]  # by `connection.ENDS`
+    answers: AnswerStats
+    http: HttpStats
+    certificate_until_s: Callable[[], float] = lambda: 0.0  # Unix
     planned: Sequence[Line]  # of the memory plan
     engine_pid: Callable[[], int | None]  # None: no process of its own, or none at this moment
     standby_pid: Callable[[], int | None] = lambda: None
@@ -164,10 +153,14 @@ class MetricSources:
 
 def metrics_text(sources: MetricSources) -> str:
     """Everything as of now."""
+    stats = _stats(sources.models)
     return exposition(
         [
             *_server(sources),
-            *engine_metrics(_stats(sources.models)),
+            *engine_metrics(stats),
+            *_as_vllm(stats),
+            *answer_metrics(sources.answers),
+            *http_metrics(sources.http),
             *stream_metrics(sources.streams.totals()),
             *_windows(sources.windows),
             *_publishers(sources.publishing),
@@ -186,17 +179,6 @@ def metrics_text(sources: MetricSources) -> str:
     )
 
 
-def exposition(metrics: Iterable[Metric]) -> str:
-    """The text format. Names are unique."""
-    lines: list[str] = []
-    for metric in metrics:
-        name = PREFIX + metric.name
-        lines.append(f"# HELP {name} {_escaped(metric.help)}")
-        lines.append(f"# TYPE {name} {metric.kind}")
-        lines += [f"{name}{_labels(s.labels)} {_number(s.value)}" for s in metric.samples]
-    return "\n".join([*lines, ""])
-
-
 def engine_metrics(stats: EngineStats) -> Iterator[Metric]:
     """Every field of the engine's statistics."""
     for name in dict.fromkeys(stat.name for stat in STATS):
@@ -206,6 +188,19 @@ def engine_metrics(stats: EngineStats) -> Iterator[Metric]:
             for stat in shown
         )
         yield Metric(name, shown[0].kind, shown[0].help, samples)
+
+
+def _as_vllm(stats: EngineStats) -> Iterator[Metric]:
+    """What dashboards of vLLM divide by."""
+    yield _one(
+        "prefix_cache_queries_total",
+        "counter",
+        "Prompt tokens that were looked up; prefix_cache_hits_total of them were there.",
+        stats.prompt_tokens,
+    )
+    share = stats.slots_used / stats.slots_total if stats.slots_total else 0.0
+    what = "Share of the KV slots of answers that is in use, 0 to 1."
+    yield _one("kv_cache_usage_perc", "gauge", what, share)
 
 
 def stream_metrics(totals: StreamTotals) -> Iterator[Metric]:
@@ -259,6 +254,8 @@ def _server(sources: MetricSources) -> Iterator[Metric]:
     yield Metric("build_info", "gauge", "Version and model.", (Sample(1.0, info),))
     is_ready = sources.models.status() == "ready"
     yield _one("model_ready", "gauge", "1 while the model answers.", int(is_ready))
+    what = "When the certificate of HTTPS ends to be valid, Unix time; 0 without HTTPS."
+    yield _one("tls_not_after_timestamp_seconds", "gauge", what, sources.certificate_until_s())
     # Always all: a process that is not there has nothing in memory.
     pids = {"engine": sources.engine_pid(), "standby": sources.standby_pid()}
     resident = {name: 0 if pid is None else resident_bytes(pid) or 0 for name, pid in pids.items()}
@@ -450,31 +447,3 @@ def _planned(lines: Sequence[Line]) -> Metric:
 def _stats(models: ModelHost) -> EngineStats:
     engine = models.engine
     return EngineStats() if engine is None else engine.stats()
-
-
-def _one(name: str, kind: Kind, help_: str, value: float) -> Metric:
-    return Metric(name, kind, help_, (Sample(float(value)),))
-
-
-def _many(name: str, kind: Kind, help_: str, label: str, values: Mapping[str, float]) -> Metric:
-    samples = tuple(Sample(float(value), ((label, key),)) for key, value in values.items())
-    return Metric(name, kind, help_, samples)
-
-
-def _labels(labels: Labels) -> str:
-    if not labels:
-        return ""
-    inner = ",".join(f'{key}="{_quoted(value)}"' for key, value in labels)
-    return f"{{{inner}}}"
-
-
-def _quoted(value: str) -> str:
-    return _escaped(value).replace('"', '\\"')
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\n", "\\n")
-
-
-def _number(value: float) -> str:
-    return str(int(value)) if value.is_integer() else repr(value)

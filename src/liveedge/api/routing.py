@@ -30,7 +30,9 @@ class HeadAsGet:
                 message = {**message, "body": b""}
             await send(message)
 
-        await self._app({**scope, "method": "GET"}, receive, without_body)
+        routed = {**scope, "method": "GET"}
+        await self._app(routed, receive, without_body)
+        scope["route"] = routed.get("route")  # for who counts
 
 
 class NoSuchWebSocket:

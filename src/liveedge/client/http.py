@@ -72,7 +72,12 @@ class Client:
         # A proxy from the environment is for the world, never for this machine.
         self.is_local = httpx.URL(url).host in ("localhost", "127.0.0.1", "::1")
         self._http = httpx.Client(
-            base_url=url, headers=headers, timeout=TIMEOUT_S, trust_env=not self.is_local
+            base_url=url,
+            headers=headers,
+            timeout=TIMEOUT_S,
+            trust_env=not self.is_local,
+            # SSL_CERT_FILE and SSL_CERT_DIR, also on this machine: its own certificate is in them.
+            verify=httpx.create_ssl_context() if url.startswith("https:") else True,
         )
 
     def __enter__(self) -> Client:

@@ -235,7 +235,7 @@ class UpstreamError(LiveEdgeError):
 class UpstreamHttpError(UpstreamError):
     """It answered with a status that is no answer: `upstream_http_<status>`."""
 
-    code = "upstream_http_500"
+    code = "upstream_http"  # and the status
 
     def __init__(
         self,

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from liveedge.core.log import detached
+
 log = logging.getLogger("liveedge.tasks")
 
 
@@ -24,7 +26,7 @@ class TaskSet:
 
     def start(self, work: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any]:
         """Run `work` until it ends or the set closes."""
-        task = asyncio.create_task(work, name=f"{self._owner}:{name}")
+        task = asyncio.create_task(work, name=f"{self._owner}:{name}", context=detached())
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task

@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 PictureKind: TypeAlias = Literal["JPEG", "PNG", "WebP", "GIF", "BMP"]
 
 _SIZELESS_MARKERS = frozenset({0x01, *range(0xD0, 0xD9)})  # TEM, RST0..7, SOI: no length follows
+_MAX_SEGMENTS = 1024  # of a JPEG that are looked at: more than `structure.py` allows
 _SIZE_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOF0..15 without DHT, JPG, DAC
 
 
@@ -72,8 +73,8 @@ def _webp(data: bytes) -> PictureHeader | None:
 
 def _jpeg(data: bytes) -> PictureHeader | None:
     at = 2
-    while at + 9 <= len(data):
-        if data[at] != 0xFF:
+    for _ in range(_MAX_SEGMENTS):
+        if at + 9 > len(data) or data[at] != 0xFF:
             return None
         marker = data[at + 1]
         if marker == 0xFF:  # fill byte

@@ -3,7 +3,8 @@
 Every picture becomes 8-bit RGB here, once: orientation tag applied, alpha and transparent palette
 entries composited on white, 16-bit grey reduced to its high byte, CMYK converted. An animation
 gives its first frame; the others are never decoded. The declared type is ignored, bytes decide.
-Limits are checked on the header, before anything of the picture's size is allocated.
+Limits are checked on the header, before anything of the picture's size is allocated, and files that
+are built to keep a decoder busy are refused (`structure.py`).
 """
 
 from __future__ import annotations
@@ -27,12 +28,20 @@ from PIL.WebPImagePlugin import WebPImageFile
 
 from liveedge.core.errors import MediaInvalid, MediaTooLarge
 from liveedge.media.header import PictureHeader, PictureKind, read_header
+from liveedge.media.orientation import orientation_of
+from liveedge.media.structure import excess_of
 
 PictureFormat: TypeAlias = Literal["jpeg", "png"]
 
+
+class _Jpeg(JpegImageFile):
+    def _read_dpi_from_exif(self) -> None:
+        """Nothing: it would read every tag of a block that a stranger wrote."""
+
+
 # The plugins are called directly: `Image.open` compares with a process-wide pixel limit of its own.
 _OPEN: dict[PictureKind, Callable[[io.BytesIO], ImageFile]] = {
-    "JPEG": JpegImageFile,
+    "JPEG": _Jpeg,
     "PNG": PngImageFile,
     "WebP": WebPImageFile,
     "GIF": GifImageFile,
@@ -51,7 +60,6 @@ _DAMAGE = (
     struct.error,
     zlib.error,
 )
-_ORIENTATION_TAG = 0x0112
 _UPRIGHT: dict[int, Image.Transpose] = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -85,6 +93,9 @@ def check_picture(data: bytes, *, limits: PictureLimits, what: str) -> PictureHe
     if header is None:
         raise MediaInvalid(f"{what} is not a readable picture; send a JPEG, PNG, WebP, GIF or BMP")
     _check_size(header.width, header.height, limits=limits, what=what)
+    excess = excess_of(header.kind, data, n_pixels=header.width * header.height)
+    if excess is not None:
+        raise MediaInvalid(f"{what} is a {header.kind} with {excess}")
     return header
 
 
@@ -136,11 +147,7 @@ def _check_size(width: int, height: int, *, limits: PictureLimits, what: str) ->
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    try:
-        orientation = image.getexif().get(_ORIENTATION_TAG, 1)
-    except _DAMAGE:  # the tag block is damaged, the picture itself is not
-        return image
-    turn = _UPRIGHT.get(orientation) if isinstance(orientation, int) else None
+    turn = _UPRIGHT.get(orientation_of(image.info))
     return image if turn is None else image.transpose(turn)
 
 

@@ -16,8 +16,9 @@ import ipaddress
 import socket
 import ssl
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 from urllib.parse import urlsplit
 
 import av
@@ -38,7 +39,7 @@ from liveedge.media.pull_policy import (
 from liveedge.media.source import FrameSink, SourceKind, SourceLost
 
 _PROBE_S = 3.0  # for one connection that only finds out something
-_MAX_PROBED = 4  # addresses of one name; it may have thousands
+MAX_PROBED = 4  # addresses of one name; it may have thousands
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,12 +157,32 @@ class PulledSource:
         return f"connection failed ({type(error).__name__})"
 
 
+def look_up(target: PullTarget) -> list[Address]:
+    """The addresses of a name. Blocks; raises SourceLost."""
+    try:
+        found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise SourceLost("unknown host") from error
+    return [ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in found]
+
+
+LookUp: TypeAlias = Callable[[PullTarget], list[Address]]
+
+
 def resolve(target: PullTarget, policy: PullPolicy) -> Address:
     """The address to connect to, judged as it is now, because names change between attempts.
 
     Blocks for as long as the resolver does. Raises SourceLost.
     """
-    addresses = [target.address] if target.address is not None else _looked_up(target)
+    addresses = judged_addresses(target, policy)
+    return addresses[0] if len(addresses) == 1 else first_that_accepts(addresses, target.port)
+
+
+def judged_addresses(
+    target: PullTarget, policy: PullPolicy, look_up: LookUp = look_up
+) -> list[Address]:
+    """All that the host has now, none of which is forbidden. Blocks; raises SourceLost."""
+    addresses = [target.address] if target.address is not None else look_up(target)
     for address in addresses:
         try:
             check_pull_address(address, port=target.port, policy=policy)
@@ -169,15 +190,7 @@ def resolve(target: PullTarget, policy: PullPolicy) -> Address:
             raise SourceLost(error.message, hopeless=True) from error
         if target.port in policy.own_ports and _is_of_this_machine(address):
             raise SourceLost(_OWN_PORT, hopeless=True)
-    return addresses[0] if len(addresses) == 1 else first_that_accepts(addresses, target.port)
-
-
-def _looked_up(target: PullTarget) -> list[Address]:
-    try:
-        found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        raise SourceLost("unknown host") from error
-    return [ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in found]
+    return addresses
 
 
 def _is_of_this_machine(address: Address) -> bool:
@@ -193,7 +206,7 @@ def _is_of_this_machine(address: Address) -> bool:
 
 def first_that_accepts(addresses: Sequence[Address], port: int) -> Address:
     """Of a host with several, as only one of them is handed on. If none does, the first."""
-    return next((a for a in addresses[:_MAX_PROBED] if _accepts(a, port)), addresses[0])
+    return next((a for a in addresses[:MAX_PROBED] if _accepts(a, port)), addresses[0])
 
 
 def _accepts(address: Address, port: int) -> bool:

@@ -10,10 +10,14 @@ Never   opens anything but http and https, sends a password to another host than
 from __future__ import annotations
 
 import base64
+import errno
 import io
+import os
+import select
 import socket
 import ssl
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
 from typing import TYPE_CHECKING
@@ -22,7 +26,7 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 from liveedge.core.clock import Clock
 from liveedge.core.errors import SourceUnavailable
 from liveedge.media.playlist import MAX_URL_CHARS, Part, PlaylistInvalid
-from liveedge.media.pull import resolve
+from liveedge.media.pull import MAX_PROBED, LookUp, judged_addresses, look_up
 from liveedge.media.pull_policy import (
     DEFAULT_PORTS,
     Address,
@@ -40,7 +44,7 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _AS_WRITTEN = "/%:=&?~#+!$,;'@()*[]-._"
 _TINY_BYTES = 64
 _MAX_TINY = 30_000  # pieces; a playlist may be sent line by line
-_LOOK_S = 0.25  # how soon a waiting read notices that it shall stop
+_LOOK_S = 0.1  # how soon whatever waits notices that it shall stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +69,10 @@ class Web:
         clock: Clock,
         limits: WebLimits | None = None,
         tls: ssl.SSLContext | None = None,
+        look_up: LookUp = look_up,
     ) -> None:
         self._policy = policy
+        self._look_up = look_up
         self._clock = clock
         self._limits = limits or WebLimits()
         self._tls = tls  # made when it is first needed: it reads all certificates of the machine
@@ -86,8 +92,8 @@ class Web:
             raise SourceLost(error.reason, hopeless=True) from error
         named_by = None if url == self._url else "the playlist names"
         for _ in range(self._limits.max_redirects + 1):
-            target, address = self._judged(url, named_by)
-            response, connection = self._ask(url, target, address, part, stopping)
+            target, addresses = self._judged(url, named_by)
+            response, connection = self._ask(url, target, addresses, part, stopping)
             if response.status not in _REDIRECTS:
                 connection.allow(self._limits.whole_s + reading_s)
                 return self._body(url, response, connection, part)
@@ -97,11 +103,11 @@ class Web:
             named_by = "the server redirects to"
         raise SourceLost("the server redirects in circles")
 
-    def _judged(self, url: str, named_by: str | None) -> tuple[PullTarget, Address]:
+    def _judged(self, url: str, named_by: str | None) -> tuple[PullTarget, list[Address]]:
         """Where to connect. `named_by`: who wants it, if that is not the user."""
         try:
             target = check_pull_url(url, policy=self._policy, schemes=_SCHEMES)
-            return target, resolve(target, self._policy)
+            return target, judged_addresses(target, self._policy, self._look_up)
         except SourceUnavailable as error:
             raise SourceLost(_named(error.message, named_by), hopeless=True) from error
         except SourceLost as loss:
@@ -111,11 +117,11 @@ class Web:
         self,
         url: str,
         target: PullTarget,
-        address: Address,
+        addresses: Sequence[Address],
         part: Part,
         stopping: threading.Event,
     ) -> tuple[HTTPResponse, _Connection]:
-        connection = self._connect(target, address, stopping)
+        connection = self._connect(target, addresses, stopping)
         try:
             connection.send(self._request(url, target, part))
             response = HTTPResponse(connection, method="GET")  # type: ignore[arg-type]  # makefile is all it uses
@@ -129,22 +135,19 @@ class Web:
         return response, connection
 
     def _connect(
-        self, target: PullTarget, address: Address, stopping: threading.Event
+        self, target: PullTarget, addresses: Sequence[Address], stopping: threading.Event
     ) -> _Connection:
-        limits = self._limits
+        patience = _Patience(self._clock, self._limits.connect_s, stopping)
+        plain = _first_connected(addresses[:MAX_PROBED], target.port, patience)
+        sock = plain
         try:
-            plain = socket.create_connection((str(address), target.port), timeout=limits.connect_s)
-        except OSError as error:
-            raise _lost(error) from error
-        try:
-            sock = plain
             if target.scheme == "https":
                 self._tls = self._tls or ssl.create_default_context()
-                sock = self._tls.wrap_socket(plain, server_hostname=target.host)
+                sock = _secured(plain, self._tls, target.host, patience)
         except OSError as error:
             plain.close()
             raise _lost(error) from error
-        return _Connection(sock, clock=self._clock, limits=limits, stopping=stopping)
+        return _Connection(sock, clock=self._clock, limits=self._limits, stopping=stopping)
 
     def _request(self, url: str, target: PullTarget, part: Part) -> bytes:
         parts = urlsplit(url)
@@ -183,6 +186,65 @@ class Web:
         raise SourceLost(f"the server answers with status {status}")
 
 
+class _Patience:
+    """How long connecting may go on."""
+
+    def __init__(self, clock: Clock, seconds: float, stopping: threading.Event) -> None:
+        self._clock = clock
+        self._until_s = clock.monotonic_s() + seconds
+        self._stopping = stopping
+
+    def require(self) -> None:
+        """Raises TimeoutError when it is at an end."""
+        if self._stopping.is_set() or self._clock.monotonic_s() > self._until_s:
+            raise TimeoutError("no more time to connect")
+
+
+def _first_connected(addresses: Sequence[Address], port: int, patience: _Patience) -> socket.socket:
+    """To the first that accepts. Raises SourceLost, for the last one's reason."""
+    trouble: OSError = TimeoutError()
+    for address in addresses:
+        family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            _connect_to(sock, address, port, patience)
+        except OSError as error:
+            sock.close()
+            trouble = error
+        else:
+            return sock
+    raise _lost(trouble) from trouble
+
+
+def _connect_to(sock: socket.socket, address: Address, port: int, patience: _Patience) -> None:
+    sock.setblocking(False)
+    status = sock.connect_ex((str(address), port))
+    waiting = status == errno.EINPROGRESS
+    while waiting:
+        patience.require()
+        waiting = not select.select([], [sock], [], _LOOK_S)[1]
+        status = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if status:
+        raise OSError(status, os.strerror(status))
+
+
+def _secured(
+    plain: socket.socket, tls: ssl.SSLContext, host: str, patience: _Patience
+) -> ssl.SSLSocket:
+    plain.settimeout(_LOOK_S)
+    sock = tls.wrap_socket(plain, server_hostname=host, do_handshake_on_connect=False)
+    while True:
+        patience.require()
+        try:
+            sock.do_handshake()
+        except TimeoutError:  # a look at the clock, then it goes on where it was
+            continue
+        except OSError:
+            sock.close()
+            raise
+        return sock
+
+
 class WebBody:
     """The bytes of one answer, and where they were found in the end."""
 
@@ -190,6 +252,15 @@ class WebBody:
         self.url = url
         self._response = response
         self._connection = connection
+
+    def header(self, name: str) -> str:
+        """The first of this name, in small letters; empty if there is none."""
+        return (self._response.headers.get(name) or "").strip().lower()
+
+    @property
+    def n_bytes(self) -> int | None:
+        """How many are announced."""
+        return self._response.length
 
     def read(self, n_bytes: int) -> bytes:
         """Up to so many bytes; empty at the end. Raises SourceLost."""

@@ -32,6 +32,21 @@ _METADATA_NETWORKS = tuple(
         "192.0.0.192/32",  # Oracle
     )
 )
+# Versions of Python differ in what they call global; these never are.
+_NOT_PUBLIC = tuple(
+    ipaddress.ip_network(text)
+    for text in (
+        "192.0.0.0/24",  # protocol assignments
+        "192.88.99.0/24",  # relays of 6to4
+        "::/96",  # IPv4 inside IPv6, as it was once written
+        "64:ff9b:1::/48",  # NAT64 inside a network
+        "100::/64",  # discarded
+        "2001::/23",  # Teredo and other protocols
+        "3fff::/20",  # documentation
+        "5f00::/16",  # segment routing
+        "fec0::/10",  # the private addresses of old
+    )
+)
 _METADATA_NAMES = frozenset({"metadata", "metadata.google.internal", "instance-data"})
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
@@ -46,6 +61,7 @@ class PullPolicy:
     own_ports: frozenset[int] = frozenset()  # refused on this machine's addresses
     own_addresses: frozenset[str] = frozenset()  # besides loopback
     allow_private: bool = True  # LAN and loopback
+    ports: frozenset[int] | None = None  # the only ones; None: any
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +95,8 @@ def check_pull_url(
         raise SourceUnavailable("the URL of the source has no host")
     host = host.rstrip(".")
     port = DEFAULT_PORTS[scheme] if port is None else port
+    if policy.ports is not None and port not in policy.ports:
+        raise _forbidden(f"only the ports {_listed(policy.ports)} are")
     if host in _METADATA_NAMES:
         raise _forbidden("metadata addresses are never pulled")
     address = _literal(host)
@@ -100,7 +118,7 @@ def check_pull_address(address: Address, *, port: int, policy: PullPolicy) -> No
         raise _forbidden("it is a port of this server")
     if address.is_multicast or (address.is_reserved and not is_own):
         raise _forbidden("multicast and reserved addresses cannot be pulled")
-    if not policy.allow_private and not address.is_global:
+    if not policy.allow_private and not _is_public(address):
         raise _forbidden("private addresses are not allowed by the configuration")
 
 
@@ -124,6 +142,14 @@ def _unwrapped(address: Address) -> Address:
     if address in _NAT64:
         return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
     return address.ipv4_mapped or address.sixtofour or address
+
+
+def _is_public(address: Address) -> bool:
+    return address.is_global and not any(address in network for network in _NOT_PUBLIC)
+
+
+def _listed(ports: frozenset[int]) -> str:
+    return ", ".join(map(str, sorted(ports)))
 
 
 def _forbidden(why: str) -> SourceUnavailable:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from liveedge.core.clock import Clock
 from liveedge.core.errors import SourceUnavailable
+from liveedge.core.log import bound
 from liveedge.core.tasks import OwnedThread
 from liveedge.frames.frame import CodedFrame, Frame, Pixels
 from liveedge.media.source import FrameTarget, Health, Source, SourceLost, SourceStatus
@@ -128,8 +129,9 @@ class Supervisor:
 
     def _supervise(self, stopping: threading.Event) -> None:
         try:
-            while self._run_once(stopping) and self._pause(stopping):
-                pass
+            with bound(stream_ids=[self._name]):
+                while self._run_once(stopping) and self._pause(stopping):
+                    pass
         finally:
             self._board.show("ended", "" if stopping.is_set() else self._last_reason)
             self._board.fail(SourceUnavailable(self._failure()))

@@ -7,7 +7,7 @@
 4. the references become frames, fresh enough, few     `service.lookup`, `service.room`;
    frames of a warm window, where the bounds allow it  `service.windows`
 5. there is room for one more question                 `service.limits`
-6. uploads are decoded                                 `service.uploads`
+6. remote media are fetched, uploads decoded            `service.remote`, `service.uploads`
 7. the prompt is made, counted and checked             `service.prompt`, engine `prepare`
 8. the engine answers; what fails up to the first token fails before the first event
 
@@ -34,7 +34,8 @@ from liveedge.engine.request import (
     SamplingParams,
 )
 from liveedge.frames.refs import SegmentRef
-from liveedge.service.gather import Gathered, Gatherer, GatherSettings, checked_parts
+from liveedge.service.backlog import Backlog
+from liveedge.service.gather import Gathered, Gatherer
 from liveedge.service.limits import Budget
 from liveedge.service.lookup import Resolved
 from liveedge.service.merge import merged
@@ -42,8 +43,8 @@ from liveedge.service.models import ModelHost
 from liveedge.service.parts import Part, Reference, Upload
 from liveedge.service.prompt import Media, Prompt, make_prompt
 from liveedge.service.question import AnswerEvent, ChoiceEnd, Question, Report, TextDelta
+from liveedge.service.remote import RemoteMedia
 from liveedge.service.room import check_room
-from liveedge.service.streams import Streams
 from liveedge.service.windows import Windows, WindowUse
 from liveedge.service.workers import Workers
 
@@ -55,7 +56,6 @@ class AskSettings:
     """What is not in the question."""
 
     timeout_ms: int = 30_000
-    gather: GatherSettings = field(default_factory=GatherSettings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +68,8 @@ class AskResources:
     uploads: Workers  # apart from the prompts: a clip may take seconds to decode
     in_progress: Budget  # questions
     decoded_bytes: Budget  # of uploads
+    backlog: Backlog  # of uploads
+    remote: RemoteMedia | None = None  # None: no remote media are fetched
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,24 +92,17 @@ class Asker:
         *,
         clock: Clock,
         models: ModelHost,
-        streams: Streams,
+        gatherer: Gatherer,
         windows: Windows,
         resources: AskResources,
         settings: AskSettings,
     ) -> None:
         self._clock = clock
         self._models = models
-        self._streams = streams
         self._windows = windows
         self._resources = resources
         self._settings = settings
-        self._gatherer = Gatherer(
-            clock=clock,
-            streams=streams,
-            workers=resources.uploads,
-            decoded_bytes=resources.decoded_bytes,
-            settings=settings.gather,
-        )
+        self._gatherer = gatherer
 
     async def answer(self, question: Question) -> AsyncGenerator[AnswerEvent, None]:
         """Text of each choice as it comes, and each choice's end. Hold it with `aclosing`."""
@@ -118,7 +113,7 @@ class Asker:
             n_messages=len(question.turns),
             n_parts=sum(len(turn.content) for turn in question.turns),
         )
-        parts = checked_parts(question)
+        parts = self._gatherer.parts(question)
         windows = self._windows.of_question(question, parts)
         course = _Course(admitted_s=now_s, deadline_s=now_s + timeout_ms / 1000, windows=windows)
         gathered = await self._look_up(question, parts, course, engine)
@@ -127,7 +122,9 @@ class Asker:
             self._resources.decoded_bytes.growing() as decoded,
             windows.held(gathered.stores),
         ):
-            uploaded = await self._gatherer.decode(parts, decoded, deadline_s=course.deadline_s)
+            uploaded = await self._gatherer.decode(
+                parts, decoded, tenant=question.tenant, deadline_s=course.deadline_s
+            )
             media = gathered.media(question.tenant, uploaded)
             prompt, prepared = await self._prepare(engine, question, parts, media, course)
             course.windows.accepted()

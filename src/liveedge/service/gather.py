@@ -15,11 +15,13 @@ from typing import TypeVar
 from liveedge.core.clock import Clock
 from liveedge.core.errors import MediaTooLarge, ParameterUnsupported, RegionMismatch
 from liveedge.frames.store import FrameStore
+from liveedge.service.backlog import Backlog
 from liveedge.service.limits import Budget, Holding
 from liveedge.service.lookup import Found, Resolved, find, fresh_until_s
-from liveedge.service.parts import Part, Reference, Upload, parse_turns
+from liveedge.service.parts import Part, Reference, Upload, fetches_nothing, parse_turns
 from liveedge.service.prompt import Media
 from liveedge.service.question import Question
+from liveedge.service.remote import Fetches, RemoteMedia, fetching
 from liveedge.service.streams import Streams
 from liveedge.service.uploads import Encoded, Uploaded, UploadLimits, decode, read
 from liveedge.service.workers import Workers
@@ -67,12 +69,16 @@ class Gatherer:
         streams: Streams,
         workers: Workers,
         decoded_bytes: Budget,
+        backlog: Backlog,
+        remote: RemoteMedia | None,
         settings: GatherSettings,
     ) -> None:
         self._clock = clock
         self._streams = streams
         self._workers = workers
         self._decoded_bytes = decoded_bytes
+        self._backlog = backlog
+        self._remote = remote
         self._settings = settings
 
     async def frames(
@@ -113,20 +119,48 @@ class Gatherer:
         if self._settings.is_regional and asked is not None and asked != ours:
             raise RegionMismatch("this is another region", expected=ours, requested=asked)
 
+    def parts(self, question: Question) -> tuple[tuple[Part, ...], ...]:
+        """The parts of every turn. Raises what `parse_turns` raises, and ParameterUnsupported."""
+        if question.unsupported:
+            raise ParameterUnsupported(
+                f"{', '.join(question.unsupported)}: this server cannot honour it yet, and ignoring"
+                " it would change the answer; leave it out"
+            )
+        check = fetches_nothing if self._remote is None else self._remote.check
+        return parse_turns(question.turns, check_remote=check)
+
     async def decode(
-        self, parts: Sequence[Sequence[Part]], decoded: Holding, *, deadline_s: float
+        self,
+        parts: Sequence[Sequence[Part]],
+        decoded: Holding,
+        *,
+        tenant: str,
+        deadline_s: float,
     ) -> dict[str, Uploaded]:
-        """All uploads decoded, by the part's place; `decoded` holds what they take."""
+        """All uploads fetched and decoded, by the part's place; `decoded` holds what they take."""
+        with fetching(self._remote, tenant, deadline_s) as fetches:
+            encoded = await self._read(parts, fetches, deadline_s)
+            announced_bytes = sum(one.announced_bytes for one in encoded)
+            left_s = deadline_s - self._clock.monotonic_s()
+            with self._backlog.waiting(announced_bytes, left_s=left_s):
+                decoded.add(announced_bytes)
+                return await self._decode_all(encoded, decoded, deadline_s)
+
+    async def _decode_all(
+        self, encoded: list[Encoded], decoded: Holding, deadline_s: float
+    ) -> dict[str, Uploaded]:
         limits = self._settings.uploads
         stopping = threading.Event()
         uploaded: dict[str, Uploaded] = {}
         try:
-            encoded = await self._read(parts, decoded, deadline_s)
             while encoded:
                 one = encoded.pop(0)  # its bytes go once it is decoded
                 room_bytes = self._decoded_bytes.capacity - decoded.amount
                 work = partial(decode, one, limits=limits, room_bytes=room_bytes, stopping=stopping)
+                backlog, begun_s = self._backlog, self._clock.monotonic_s()
+                ahead_bytes = backlog.waiting_bytes if one.announced_bytes else 0
                 done = uploaded[one.upload.where] = await self._upload_work(work, deadline_s)
+                backlog.took(ahead_bytes, self._clock.monotonic_s() - begun_s)
                 more_bytes = max(0, done.nbytes - one.announced_bytes)
                 self._require_room(decoded.amount + more_bytes, one.upload.where)
                 decoded.add(more_bytes)
@@ -135,17 +169,23 @@ class Gatherer:
         return uploaded
 
     async def _read(
-        self, parts: Sequence[Sequence[Part]], decoded: Holding, deadline_s: float
+        self,
+        parts: Sequence[Sequence[Part]],
+        fetches: Fetches | None,
+        deadline_s: float,
     ) -> list[Encoded]:
-        """All uploads, none of them decoded, with room for all of them."""
+        """All uploads, none of them decoded, and not more of them than there can be room for."""
         limits = self._settings.uploads
         encoded: list[Encoded] = []
         for upload in (p for turn in parts for p in turn if isinstance(p, Upload)):
-            one = await self._upload_work(partial(read, upload, limits=limits), deadline_s)
+            data = None
+            if upload.is_remote and fetches is not None:
+                data = await fetches.fetch(upload.url, where=upload.where)
+            work = partial(read, upload, limits=limits, fetched=data)
+            one = await self._upload_work(work, deadline_s)
             encoded.append(one)
             announced_bytes = sum(known.announced_bytes for known in encoded)
             self._require_room(announced_bytes, upload.where)
-        decoded.add(sum(one.announced_bytes for one in encoded))
         return encoded
 
     async def _upload_work(self, work: Callable[[], T], deadline_s: float) -> T:
@@ -163,13 +203,3 @@ class Gatherer:
                 f"with {where} the uploads of this question take {n_bytes} bytes decoded, the limit"
                 f" is {capacity} (max_decoded_mb); send fewer or smaller ones"
             )
-
-
-def checked_parts(question: Question) -> tuple[tuple[Part, ...], ...]:
-    """The parts of every turn. Raises what `parse_turns` raises, and ParameterUnsupported."""
-    if question.unsupported:
-        raise ParameterUnsupported(
-            f"{', '.join(question.unsupported)}: this server cannot honour it yet, and ignoring it"
-            " would change the answer; leave it out"
-        )
-    return parse_turns(question.turns)

@@ -88,6 +88,7 @@ class Question:
     sent: Mapping[str, Any] = field(default_factory=dict)  # options as sent, for other servers
     admitted_s: float | None = None  # monotonic; None: when it is answered
     caller: Caller | None = None  # whose limits hold; None: those of every key, by tenant
+    traceparent: str | None = None  # the client's span, as its header says it: for traces alone
 
     @property
     def n_chars(self) -> int:

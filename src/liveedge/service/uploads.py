@@ -62,12 +62,15 @@ class Encoded:
     announced_bytes: int  # decoded, as the header says; 0 for a clip, whose header proves nothing
 
 
-def read(upload: Upload, *, limits: UploadLimits) -> Encoded:
-    """Blocking, a few ms per MB. Raises MediaInvalid or MediaTooLarge."""
+def read(upload: Upload, *, limits: UploadLimits, fetched: bytes | None = None) -> Encoded:
+    """Blocking, a few ms per MB. `fetched` are the bytes of a remote one.
+
+    Raises MediaInvalid or MediaTooLarge.
+    """
     where = upload.where
     if upload.kind == "video":
-        return Encoded(upload, _data(upload, limits.clip.max_bytes), 0)
-    data = _data(upload, limits.picture.max_bytes)
+        return Encoded(upload, _data(upload, limits.clip.max_bytes, fetched), 0)
+    data = _data(upload, limits.picture.max_bytes, fetched)
     header = check_picture(data, limits=limits.picture, what=where)
     return Encoded(upload, data, 3 * header.width * header.height)
 
@@ -94,7 +97,9 @@ def decode(
     return Uploaded(frames, clip.n_broken)
 
 
-def _data(upload: Upload, max_bytes: int) -> bytes:
+def _data(upload: Upload, max_bytes: int, fetched: bytes | None) -> bytes:
+    if fetched is not None:  # its size and what it is are looked at by whoever decodes it
+        return fetched
     return parse_data_url(upload.url, max_bytes=max_bytes, what=upload.where)
 
 

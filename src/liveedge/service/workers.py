@@ -117,12 +117,24 @@ class Workers:
         return await asyncio.shield(running)
 
     async def run_until(
-        self, work: Callable[[], T], *, deadline_s: float, clock: Clock, what: str
+        self,
+        work: Callable[[], T],
+        *,
+        deadline_s: float,
+        clock: Clock,
+        what: str,
+        on_end: Callable[[], None] = lambda: None,
     ) -> T:
-        """`run`, or DeadlineExceeded, which says `what` was not done in time."""
+        """`run`, or DeadlineExceeded, which says `what` was not done in time.
+
+        `on_end` is called in the event loop once the thread is free, however late.
+        """
         timers = TaskSet("deadline")
         timer = timers.start(clock.sleep(deadline_s - clock.monotonic_s()), name=what)
-        running = asyncio.get_running_loop().run_in_executor(self._pool, work)
+        loop = asyncio.get_running_loop()
+        job = self._pool.submit(work)
+        job.add_done_callback(lambda _: loop.call_soon_threadsafe(on_end))
+        running = asyncio.wrap_future(job)
         running.add_done_callback(_look_at_error)
         try:
             await asyncio.wait((running, timer), return_when=asyncio.FIRST_COMPLETED)

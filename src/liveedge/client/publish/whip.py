@@ -24,7 +24,11 @@ NOT_FOUND = 404
 
 async def send_by_whip(target: Target, pictures: Newest, *, connected: Callable[[], None]) -> None:
     """One connection: returns when the pictures are over. Raises Lost or Refused."""
-    async with httpx.AsyncClient(timeout=HTTP_TIMEOUT_S, trust_env=not target.is_local) as http:
+    # SSL_CERT_FILE holds for this machine too, as in `client.http`.
+    verify = httpx.create_ssl_context() if target.whip_url.startswith("https:") else True
+    async with httpx.AsyncClient(
+        timeout=HTTP_TIMEOUT_S, trust_env=not target.is_local, verify=verify
+    ) as http:
         session = _Session(target, pictures, http)
         try:
             await session.connect()

@@ -20,6 +20,7 @@ from typing import Protocol
 
 from liveedge.core.clock import Clock
 from liveedge.core.errors import InternalError, LiveEdgeError, ModelUnavailable
+from liveedge.core.log import present_format
 from liveedge.core.tasks import OwnedThread
 from liveedge.engine.interface import EngineSettings, EngineStatus
 from liveedge.engine.process.channel import Channel, ChannelClosed
@@ -343,6 +344,7 @@ class ProcessLink:
             settings=self._engine.settings,
             frame_bytes=self._frame_bytes,
             log_level=logging.getLogger().getEffectiveLevel(),
+            log_format=present_format(),
             first_ticket=(self._supervision.n_restarts << 32) + 1,
         )
         try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gc
 import importlib
-import logging
 import os
 import signal
 import socket
@@ -22,14 +21,13 @@ from typing import Any
 
 from liveedge.core.clock import Clock, SystemClock
 from liveedge.core.errors import InternalError, LiveEdgeError
+from liveedge.core.log import configure
 from liveedge.core.startup import process_started_s
 from liveedge.core.tasks import OwnedThread
 from liveedge.engine.process.channel import Channel, ChannelClosed
 from liveedge.engine.process.messages import FromEngine, Opened, OpenFailed
 from liveedge.engine.process.shared import map_frames
 from liveedge.engine.process.wire import Open, pack, unpack_to_engine
-
-log = logging.getLogger("liveedge.engine")
 
 CAPACITY = 8 << 20  # bytes of events on their way; more than that and the engine waits
 START = "liveedge.engine.process.start"  # the modules that import torch: they take seconds
@@ -115,9 +113,7 @@ def _import(clock: Clock) -> float:
 def _run(inlet: Inlet, frames_fd: int, clock: Clock, imports_ms: float) -> None:
     asked = inlet.opening
     assert asked is not None
-    logging.basicConfig(
-        level=asked.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    configure(asked.log_level, asked.log_format)
     opening = importlib.import_module(START).Opening(Path(asked.folder), asked.settings, clock)
     core = importlib.import_module(CORE).EngineCore(
         opening.open(),

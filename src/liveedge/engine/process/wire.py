@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from liveedge.core import errors
 from liveedge.core.errors import InternalError, LiveEdgeError, RegionMismatch, RequestInvalid
+from liveedge.core.log import LogFormat
 from liveedge.engine.form.forms import AnswerForm, ChoiceForm, JsonForm, RegexForm
 from liveedge.engine.interface import (
     EngineSettings,
@@ -165,6 +166,7 @@ class Open(Message, tag="open"):
     settings: EngineSettings  # with the device that was found
     frame_bytes: int  # of the shared memory
     log_level: int
+    log_format: LogFormat
     first_ticket: int  # of this process's fetches; no two processes have the same ones
 
 

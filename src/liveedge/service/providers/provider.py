@@ -34,7 +34,7 @@ from liveedge.core.errors import (
 )
 from liveedge.engine.request import MediaUse
 from liveedge.frames.resolve import Pick
-from liveedge.service.gather import Gathered, Gatherer, checked_parts
+from liveedge.service.gather import Gathered, Gatherer
 from liveedge.service.limits import Budget, Holding
 from liveedge.service.lookup import Resolved
 from liveedge.service.models import ModelEntry
@@ -135,7 +135,7 @@ class Provider:
         course = _Course(admitted_s=admitted_s, deadline_s=admitted_s + timeout_ms / 1000)
         self._require_open()
         self._check_amounts(question)
-        parts = checked_parts(_as_far_as_passed_on(question))
+        parts = self._parts.gatherer.parts(_as_far_as_passed_on(question))
         gathered = await self._parts.gatherer.frames(
             question, parts, deadline_s=course.deadline_s, admit=self._admit
         )
@@ -193,7 +193,9 @@ class Provider:
         held: Holding,
         course: _Course,
     ) -> tuple[Prompt, bytes]:
-        uploaded = await self._parts.gatherer.decode(parts, held, deadline_s=course.deadline_s)
+        uploaded = await self._parts.gatherer.decode(
+            parts, held, tenant=question.tenant, deadline_s=course.deadline_s
+        )
         course.resolved_s = self._clock.monotonic_s()
         media = gathered.media(question.tenant, uploaded)
         stopping = threading.Event()
