@@ -27,6 +27,7 @@ SHORT = {
     "ingest": ["--seconds", "5", "--runs", "1", "--max-streams", "6"],
     "consumers": ["--minutes", "1"],
     "faults": ["--quick"],
+    "overload": ["--quick"],
 }
 
 

@@ -86,7 +86,7 @@ def main() -> int:
     if not chosen or options.minutes <= 0:
         parser.error("--sources needs some of sim, rtsp, whip; --minutes needs more than 0")
     announce()
-    minutes = 0.15 if options.quick else options.minutes
+    minutes = 0.1 if options.quick else options.minutes
     # A history that is full soon: what fills is no leak.
     with tempfile.TemporaryDirectory() as folder, Rig(history_mb=8, retention_s=60) as rig:
         stage = Stage(rig, Footages(Path(folder)))

@@ -196,9 +196,10 @@ def main() -> None:
     add_engine_options(parser)
     parser.add_argument("--tokens", type=int, default=128, help="of each answer")
     parser.add_argument("--runs", type=int, default=7)
-    parser.add_argument("--quick", action="store_true", help="two runs, to see that it works")
+    parser.add_argument("--quick", action="store_true", help="one short run, to see that it works")
     options = parser.parse_args()
-    options.runs = 2 if options.quick else options.runs
+    if options.quick:
+        options.runs, options.tokens = 1, 32
     options.at_once = (1, 4, 8)
     announce()
     with same_shape(checkpoint(options.model)) as folder:

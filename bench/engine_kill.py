@@ -182,7 +182,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--rest", type=float, default=REST_S, help="seconds between two rounds")
     parser.add_argument("--no-standby", action="store_true", help="no process waits for its turn")
-    parser.add_argument("--quick", action="store_true", help="two kills, to see that it works")
+    parser.add_argument("--quick", action="store_true", help="one kill, to see that it works")
     options = parser.parse_args()
     announce()
     flags = ["--no-standby"] if options.no_standby else []
@@ -198,7 +198,7 @@ def main() -> int:
         time.sleep(options.rest)
         before = bench.held()
         rounds: list[Round] = []
-        for _ in range(2 if options.quick else options.kills):
+        for _ in range(1 if options.quick else options.kills):
             rounds.append(bench.kill_in_an_answer())
             time.sleep(options.rest)
         return tell(rounds, before, bench.held())

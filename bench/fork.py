@@ -221,7 +221,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--quick", action="store_true", help="two rounds, to see that it works")
     options = parser.parse_args()
-    options.rounds = 2 if options.quick else options.rounds
+    if options.quick:
+        options.rounds, options.frames = 2, 4
     announce()
     finish(asyncio.run(measure(options)))
 

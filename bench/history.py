@@ -306,16 +306,16 @@ def main() -> int:
     parser.add_argument("--loads", type=int, default=200, help="single frames")
     parser.add_argument("--segments", type=int, default=15)
     parser.add_argument("--gop", type=int, default=FPS, help="from one key frame to the next")
-    parser.add_argument("--quick", action="store_true", help="15 s of stream")
+    parser.add_argument("--quick", action="store_true", help="5 s of stream")
     options = parser.parse_args()
     if options.quick:
-        options.seconds, options.loads, options.segments = 15.0, 20, 2
+        options.seconds, options.loads, options.segments = 5.0, 10, 1
     announce()
     clip = make_clip(round(min(CLIP_S, options.seconds) * FPS), gop=options.gop)
     print(f"the camera sends {clip.megabits_per_s:.2f} Mbit/s\n", flush=True)
     found = {mode: measure(mode, clip, options) for mode in ("packets", "encode")}
     rss_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
-    changes = measure_changes(20 if options.quick else 200)
+    changes = measure_changes(6 if options.quick else 200)
     columns = ["mode", *found["packets"]]
     table(columns, [[mode, *map(_shown, one.values())] for mode, one in found.items()])
     table(["changes", *changes], [["", *map(_shown, changes.values())]])

@@ -77,6 +77,7 @@ class Run:
     seconds: float
     n_runs: int
     max_streams: int
+    settle_s: float = SETTLE_S  # after a source has begun
 
 
 def main() -> int:
@@ -89,7 +90,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="short, to see that it works")
     options = parser.parse_args()
     if options.quick:
-        options.seconds, options.runs, options.max_streams = 2.0, 1, 2
+        options.seconds, options.runs, options.max_streams = 1.0, 1, 1
         options.sources, options.only = (
             "rtsp h264,push jpeg",
             "ratio,whip,livekit,sources,rtsp_capacity",
@@ -104,6 +105,7 @@ def main() -> int:
             seconds=options.seconds,
             n_runs=options.runs,
             max_streams=options.max_streams,
+            settle_s=0.3 if options.quick else SETTLE_S,
         )
         figures: dict[str, Any] = {}
         for part, measure in PARTS.items():
@@ -133,7 +135,7 @@ def rtsp_ratio(run: Run) -> dict[str, float]:
         url = f"rtsp://127.0.0.1:{camera.port}/live"
         stream_id = rig.client.create_stream({"type": "rtsp", "url": url})["id"]
         _until_frames(rig, stream_id)
-        time.sleep(SETTLE_S)  # the first groups of pictures are decoded twice
+        time.sleep(run.settle_s)  # the first groups of pictures are decoded twice
         threads: dict[str, float] = {}
         for number in range(run.n_runs):
             with bare_reader(url, run.seconds) as measure:
@@ -192,7 +194,7 @@ def published_cores(run: Run, *, way: Way, codec: str) -> dict[str, float]:
     with Publisher(way, created["publish"], footage) as publisher:
         publisher.event("answered_ms")
         _until_frames(rig, created["id"])
-        time.sleep(SETTLE_S)
+        time.sleep(run.settle_s)
         begun_s, before, before_n = time.monotonic(), rig.cpu_s(), _received(rig, created["id"])
         time.sleep(run.seconds)
         after, after_n = rig.cpu_s(), _received(rig, created["id"])
@@ -227,7 +229,7 @@ def look(run: Run, opened: Opened) -> dict[str, float]:
     """What one source does, from its connecting on."""
     shot = opened.shot
     stream = shot.until(lambda stream: stream["first_frame_at_ms"] is not None, "begun")
-    time.sleep(SETTLE_S)
+    time.sleep(run.settle_s)
     span = Span(wall_ms(), wall_ms() + run.seconds * 1000)
     time.sleep(run.seconds)
     shot.look()
@@ -254,7 +256,7 @@ def capacity(run: Run, *, way: str) -> dict[str, int]:
         alone_ms = 0.0
         for n_streams in range(1, run.max_streams + 1):
             _add(run, way, footage, stack, camera)
-            time.sleep(SETTLE_S)
+            time.sleep(run.settle_s)
             delay_ms, fps = _together(run.stage.shots, step_s=min(STEP_S, run.seconds))
             alone_ms = alone_ms or delay_ms
             rows.append((n_streams, delay_ms, fps))

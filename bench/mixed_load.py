@@ -266,7 +266,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="short phases, to see that it works")
     options = parser.parse_args()
     if options.quick:
-        options.seconds = 0.7
+        options.seconds = 0.4
     return options
 
 

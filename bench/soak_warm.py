@@ -160,10 +160,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--look-every-s", type=float, default=5.0)
     parser.add_argument("--retention-s", type=int, default=50, help="of the streams' frames")
     parser.add_argument("--encoder-cache-mb", type=int, default=64)
-    parser.add_argument("--quick", action="store_true", help="ten seconds, to see that it works")
+    parser.add_argument("--quick", action="store_true", help="six seconds, to see that it works")
     options = parser.parse_args()
     if options.quick:
-        options.minutes, options.streams = 10 / 60, 2
+        options.minutes, options.streams = 6 / 60, 2
         options.leave_every_s, options.attack_every_s, options.look_every_s = 2.0, 0.7, 2.0
     return options
 

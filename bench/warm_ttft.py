@@ -380,7 +380,7 @@ def parse() -> argparse.Namespace:
     if options.frames < 2 or options.frames % 2:
         parser.error(f"--frames is {options.frames}, needs to be even and at least 2")
     if options.quick:
-        options.runs, options.slides = 1, 2
+        options.frames, options.runs, options.slides = 4, 1, 2
     return options
 
 

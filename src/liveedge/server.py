@@ -71,6 +71,7 @@ from liveedge.service.providers.catalog import Catalog, owner_of
 from liveedge.service.providers.config import ProviderConfig, check_ids, read_key
 from liveedge.service.providers.router import Router
 from liveedge.service.publishing import Publishing, PublishParts
+from liveedge.service.queueing import Queueing
 from liveedge.service.rates import Rates
 from liveedge.service.registry import Registry
 from liveedge.service.remote import RemoteMedia
@@ -91,6 +92,7 @@ GOODBYE_S = 1.0  # of these, for sockets to end by themselves where nothing else
 MEDIA_THREADS = 2
 FETCH_THREADS = 8  # remote media at once; one key gets half of them
 PROMPT_THREADS = 2
+BURST_SESSIONS = 2  # times the sessions: so many average questions may be before a newcomer
 SCHEMA_THREADS = 10  # more than the engine lets wait: one is free for a schema it knows already
 LONG_PROMPT_THREADS = 1  # apart from those: texts of many pages wait for each other alone
 # Otherwise the tokenizer makes a pool of its own, with a thread per core, to count one text.
@@ -166,6 +168,7 @@ def build_app(
         schemas=Workers("schemas", n_threads=SCHEMA_THREADS),
         uploads=Workers("uploads", n_threads=MEDIA_THREADS),
         in_progress=Budget(settings.max_requests, what="questions"),
+        queueing=_queueing(settings, clock),
         decoded_bytes=decoded_bytes,
         backlog=Backlog(n_workers=MEDIA_THREADS, counted=decoded_bytes),
         remote=_remote_media(settings, own_ports, held_bytes, fetches, clock),
@@ -273,6 +276,7 @@ def build_app(
             windows=windows,
             budgets={
                 "questions": questions.in_progress,
+                "queueing_ms": questions.queueing,
                 "request_body_bytes": held_bytes,
                 "publisher_body_bytes": publisher_bytes,
                 "decoded_upload_bytes": questions.decoded_bytes,
@@ -960,6 +964,12 @@ def _registry(settings: Settings, clock: Clock) -> Registry | None:
     except SettingsInvalid:
         folder.close()
         raise
+
+
+def _queueing(settings: Settings, clock: Clock) -> Queueing:
+    max_wait_s = None if settings.max_queue_ms is None else settings.max_queue_ms / 1000
+    burst = BURST_SESSIONS * settings.max_sessions
+    return Queueing(clock=clock, burst=burst, max_wait_s=max_wait_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

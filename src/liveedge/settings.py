@@ -342,6 +342,12 @@ class Settings(BaseModel):
     encoder_cache_mb: Count = Field(256, description="memory for encoded frames")
     prefill_chunk: Count = Field(512, description="prompt tokens computed between two decode steps")
     queue: Count = Field(64, description="requests that may wait for a session")
+    # Whether late answers or none are worse depends on who asks.
+    max_queue_ms: Count | None = Field(
+        None,
+        description="how long a question may have to wait for others while more come than can be"
+        " answered; default: as long as an average question takes",
+    )
     threads: Count | None = Field(None, description="threads of the model; default: one per core")
     # Proof costs a second computation of what it proves.
     verify_warm: Share = Field(

@@ -86,6 +86,18 @@ FIGURES = {
     "history": {"mb", "frame_p95_ms", "segment_speed", "identity_ok"},
     "ingest": {"rtsp_ratio", "livekit_cores", "whip_cores", "sources", "rtsp_streams"},
     "consumers": {"age_p95_ms", "age_ms_per_min", "rss_mb_per_min", "unaccounted", "kept"},
+    "overload": {
+        "capacity_per_s",
+        "goodput_share",
+        "p95_ratio",
+        "statuses",
+        "server_errors",
+        "broken",
+        "retry_after_missing",
+        "late_p99_ms",
+        "alive",
+        "residue",
+    },
     "faults": {"faults", "failed", "shown_clean", "fds_grown", "threads_grown"},
 }
 # Shared code, the program that runs the others, and the one for a GPU.
@@ -96,6 +108,7 @@ HELPERS = {
     "hostile",
     "lean_http",
     "live",
+    "load_clients",
     "machine",
     "observe",
     "report",
@@ -122,6 +135,10 @@ ALWAYS = {
     "shown_clean": 0,
     "failed": 0,
     "unaccounted": 0,
+    "broken": 0,
+    "retry_after_missing": 0,
+    "alive": True,
+    "residue": 0,
 }
 
 

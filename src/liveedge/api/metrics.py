@@ -30,7 +30,7 @@ from liveedge.service.answer_stats import AnswerStats
 from liveedge.service.audit import REFUSALS, Audit
 from liveedge.service.keys import KeyRing
 from liveedge.service.limited import LIMITS, LimitedAnswers
-from liveedge.service.limits import Budget
+from liveedge.service.limits import Bounded
 from liveedge.service.models import ModelHost
 from liveedge.service.providers.breaker import State
 from liveedge.service.providers.catalog import OUTCOMES, Catalog, ModelProvider
@@ -138,7 +138,7 @@ class MetricSources:
     models: ModelHost
     streams: Streams
     windows: Windows
-    budgets: Mapping[str, Budget]  # what each bounds
+    budgets: Mapping[str, Bounded]  # what each bounds
     catalog: Catalog
     router: Router
     publishing: Publishing
@@ -345,12 +345,12 @@ def _access(access: AccessSources) -> Iterator[Metric]:
     yield _many("limit_refused_total", "counter", what, "limit", by_limit)
 
 
-def _budgets(budgets: Mapping[str, Budget]) -> Iterator[Metric]:
+def _budgets(budgets: Mapping[str, Bounded]) -> Iterator[Metric]:
     for name, kind, help_, read in _BUDGET_METRICS:
         yield _many(name, kind, help_, "of", {of: read(one) for of, one in budgets.items()})
 
 
-_BUDGET_METRICS: tuple[tuple[str, Kind, str, Callable[[Budget], int]], ...] = (
+_BUDGET_METRICS: tuple[tuple[str, Kind, str, Callable[[Bounded], int]], ...] = (
     ("budget_used", "gauge", "What is in use of each budget: requests or bytes.", lambda b: b.used),
     ("budget_capacity", "gauge", "The bound of each budget.", lambda b: b.capacity),
     (

@@ -17,7 +17,7 @@ Leaving `answer` early, or cancelling it, ends the work in every one of these ph
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -37,12 +37,13 @@ from liveedge.frames.refs import SegmentRef
 from liveedge.service.backlog import Backlog
 from liveedge.service.gather import Gathered, Gatherer
 from liveedge.service.limits import Budget
-from liveedge.service.lookup import Resolved
+from liveedge.service.lookup import Found, Resolved
 from liveedge.service.merge import merged
 from liveedge.service.models import ModelHost
 from liveedge.service.parts import Part, Reference, Upload
 from liveedge.service.prompt import Media, Prompt, make_prompt
 from liveedge.service.question import AnswerEvent, ChoiceEnd, Question, Report, TextDelta
+from liveedge.service.queueing import Queueing, Shape, shape_of
 from liveedge.service.remote import RemoteMedia
 from liveedge.service.room import check_room
 from liveedge.service.windows import Windows, WindowUse
@@ -67,6 +68,7 @@ class AskResources:
     schemas: Workers  # apart from the prompts: see `Engine.check_form`
     uploads: Workers  # apart from the prompts: a clip may take seconds to decode
     in_progress: Budget  # questions
+    queueing: Queueing  # how long one may wait for others
     decoded_bytes: Budget  # of uploads
     backlog: Backlog  # of uploads
     remote: RemoteMedia | None = None  # None: no remote media are fetched
@@ -81,6 +83,7 @@ class _Course:
     windows: WindowUse
     fresh_until_s: float | None = None  # no first token by then: its evidence is too old
     submitted_s: float = 0.0
+    began: Callable[[], None] = lambda: None  # the first token is there
     first_token_s: dict[int, float] = field(default_factory=dict)  # by choice
 
 
@@ -119,6 +122,9 @@ class Asker:
         gathered = await self._look_up(question, parts, course, engine)
         with (
             self._resources.in_progress.hold(),
+            self._resources.queueing.place(
+                _shape(question, parts, gathered.found), question.priority
+            ) as course.began,
             self._resources.decoded_bytes.growing() as decoded,
             windows.held(gathered.stores),
         ):
@@ -229,6 +235,7 @@ class Asker:
         """Raise FrameStale if it came too late; the engine's own check does not know the way here."""
         if choice in course.first_token_s:
             return
+        course.began()
         now_s = course.first_token_s[choice] = self._clock.monotonic_s()
         if course.fresh_until_s is not None and now_s > course.fresh_until_s:
             raise FrameStale(
@@ -262,6 +269,17 @@ class Asker:
             corrupt_frames=prompt.n_broken,
             thread_id=question.thread_id,
         )
+
+
+def _shape(
+    question: Question, parts: Sequence[Sequence[Part]], found: Mapping[str, Found]
+) -> Shape:
+    """What the question will cost depends on."""
+    return shape_of(
+        n_uploads=sum(isinstance(part, Upload) for turn in parts for part in turn),
+        n_frames=sum(len(one.picks) for one in found.values()),
+        n_chars=question.n_chars,
+    )
 
 
 def _refuse_video(parts: Sequence[Sequence[Part]], engine: Engine) -> None:

@@ -5,8 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from liveedge.core.errors import QueueFull
+
+
+class Bounded(Protocol):
+    """What has a bound and counts whom it refuses."""
+
+    @property
+    def used(self) -> int: ...
+
+    @property
+    def capacity(self) -> int: ...
+
+    @property
+    def refused(self) -> int: ...
 
 
 class Holding:

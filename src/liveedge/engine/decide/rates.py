@@ -17,14 +17,15 @@ class Ratio:
     The first observation is left out: it pays for everything that starts at its first use.
     """
 
+    kept: float = KEPT
     _above: float = 0.0
     _below: float = 0.0
     _started: bool = False
 
     def add(self, above: float, below: float) -> None:
         if self._started and below > 0:
-            self._above = KEPT * self._above + above
-            self._below = KEPT * self._below + below
+            self._above = self.kept * self._above + above
+            self._below = self.kept * self._below + below
         self._started = self._started or below > 0
 
     @property
