@@ -34,6 +34,7 @@ from liveedge.api.drain import Drain
 from liveedge.api.http_stats import HttpStats
 from liveedge.api.last_words import LastWords
 from liveedge.api.metrics import AccessSources, MetricSources
+from liveedge.api.watch_encode import watch_event
 from liveedge.api.websocket import WebSocketProtocol
 from liveedge.api.whip import ice_link
 from liveedge.core.clock import Clock, SystemClock
@@ -65,12 +66,14 @@ from liveedge.service.limited import AnswerLimits, LimitedAnswers
 from liveedge.service.limits import Budget
 from liveedge.service.models import ModelHost
 from liveedge.service.observed import Observed
+from liveedge.service.parts import Reference
 from liveedge.service.pictures import Pictures
 from liveedge.service.preview import Previews
 from liveedge.service.providers.catalog import Catalog, owner_of
 from liveedge.service.providers.config import ProviderConfig, check_ids, read_key
 from liveedge.service.providers.router import Router
 from liveedge.service.publishing import Publishing, PublishParts
+from liveedge.service.question import Question
 from liveedge.service.queueing import Queueing
 from liveedge.service.rates import Rates
 from liveedge.service.registry import Registry
@@ -78,6 +81,7 @@ from liveedge.service.remote import RemoteMedia
 from liveedge.service.sources import Pipelines, SourcePolicy
 from liveedge.service.state_dir import StateDir
 from liveedge.service.streams import LEASE_S, StreamLimits, Streams
+from liveedge.service.watches import Watches, WatchLimits
 from liveedge.service.windows import WindowLimits, Windows
 from liveedge.service.workers import Workers
 from liveedge.settings import SHIPPED_MODEL, Settings, ice_server, is_loopback, port_range
@@ -125,6 +129,7 @@ class Built:
     models: ModelHost
     streams: Streams
     windows: Windows
+    watches: Watches
     previews: Previews
     publishing: Publishing
     questions: AskResources
@@ -152,7 +157,6 @@ def build_app(
     needed. Raises SettingsInvalid, also for what does not fit the memory, and CheckpointInvalid.
     """
     folder, model_id = find_model(settings)
-    _check_aliases(settings, model_id)
     configs = provider_configs(settings, model_id, os.environ)
     certificate = _certificate(settings, clock)
     asked = engine_settings(settings, model_id)
@@ -223,43 +227,39 @@ def build_app(
     secret = secrets.token_bytes(32) if registry is None else registry.folder.secret
     receiving = _Receiving(settings, clock, streams, secret=secret, sessions=sessions)
     publishing = Publishing(receiving.parts(), valid_s=LEASE_S)
-    gatherer = Gatherer(
-        clock=clock,
-        streams=streams,
-        workers=questions.uploads,
-        decoded_bytes=decoded_bytes,
-        backlog=questions.backlog,
-        remote=questions.remote,
-        settings=GatherSettings(region=settings.region, is_regional=bool(settings.regions)),
-    )
     answer_stats = AnswerStats()
     traces = _traces(settings)
     observers = (answer_stats,) if traces is None else (answer_stats, traces)
-    asker = Asker(
-        clock=clock,
-        models=models,
-        gatherer=gatherer,
-        windows=windows,
-        resources=questions,
-        settings=AskSettings(timeout_ms=settings.timeout_ms),
-    )
     providers = _Providers(settings, clock, configs, questions)
-    catalog = Catalog(models=models, local=asker, providers=providers.make(gatherer))
-    router = Router(
-        catalog, fallbacks=settings.fallbacks, timeout_ms=settings.timeout_ms, clock=clock
-    )
+    catalog, router = _answering(settings, clock, models, streams, windows, questions, providers)
     limited = LimitedAnswers(
         router,
         _answer_limits(settings, memory.bodies_bytes),
         is_shared=lambda: access.keys.is_shared,
     )
     answers = Observed(limited, observers=observers, clock=clock)
+
+    async def check(question: Question) -> Sequence[Reference]:
+        limited.check(question)
+        return await router.check(question)
+
+    watches = Watches(
+        clock=clock,
+        answers=answers,
+        check=check,
+        streams=streams,
+        encode=watch_event,
+        limits=_watch_limits(settings),
+        chance=random.Random(),
+    )
+    access.keys.on_end(lambda key: watches.end_of_key(key.id))
     services = Services(
         answers=answers,
         models=models,
         catalog=catalog,
         streams=streams,
         windows=windows,
+        watches=watches,
         previews=previews,
         publishing=publishing,
         held_bytes=held_bytes,
@@ -274,6 +274,7 @@ def build_app(
             models=models,
             streams=streams,
             windows=windows,
+            watches=watches,
             budgets={
                 "questions": questions.in_progress,
                 "queueing_ms": questions.queueing,
@@ -306,7 +307,7 @@ def build_app(
             models,
             streams,
             windows,
-            _Guests(publishing, previews, access.keys, catalog, providers),
+            _Guests(publishing, previews, watches, access.keys, catalog, providers),
             (
                 workers,
                 providers.workers,
@@ -327,6 +328,7 @@ def build_app(
         models=models,
         streams=streams,
         windows=windows,
+        watches=watches,
         previews=previews,
         publishing=publishing,
         questions=questions,
@@ -580,6 +582,7 @@ class _Server(uvicorn.Server):
         drain.begin()
         # Their connections have no end of their own to be waited for.
         self.built.previews.stop()
+        self.built.watches.stop()
         await self.built.publishing.close()
         if drain.n_in_progress:
             log.info(
@@ -819,7 +822,8 @@ class _Receiving:
 def provider_configs(
     settings: Settings, model_id: str, environment: Mapping[str, str]
 ) -> tuple[ProviderConfig, ...]:
-    """The providers of these settings, with their keys. Raises SettingsInvalid."""
+    """The providers of these settings, with their keys. Raises SettingsInvalid, also for aliases."""
+    _check_aliases(settings, model_id)
     configs = tuple(
         ProviderConfig(
             name=name,
@@ -838,6 +842,40 @@ def provider_configs(
     )
     check_ids(configs, settings.fallbacks, (model_id, *settings.aliases))
     return configs
+
+
+def _answering(
+    settings: Settings,
+    clock: Clock,
+    models: ModelHost,
+    streams: Streams,
+    windows: Windows,
+    questions: AskResources,
+    providers: _Providers,
+) -> tuple[Catalog, Router]:
+    """Which models there are, and who answers."""
+    gatherer = Gatherer(
+        clock=clock,
+        streams=streams,
+        workers=questions.uploads,
+        decoded_bytes=questions.decoded_bytes,
+        backlog=questions.backlog,
+        remote=questions.remote,
+        settings=GatherSettings(region=settings.region, is_regional=bool(settings.regions)),
+    )
+    asker = Asker(
+        clock=clock,
+        models=models,
+        gatherer=gatherer,
+        windows=windows,
+        resources=questions,
+        settings=AskSettings(timeout_ms=settings.timeout_ms),
+    )
+    catalog = Catalog(models=models, local=asker, providers=providers.make(gatherer))
+    router = Router(
+        catalog, fallbacks=settings.fallbacks, timeout_ms=settings.timeout_ms, clock=clock
+    )
+    return catalog, router
 
 
 class _Providers:
@@ -891,11 +929,13 @@ class _Guests:
 
     publishing: Publishing
     previews: Previews
+    watches: Watches
     keys: KeyRing
     catalog: Catalog
     providers: _Providers
 
     async def close(self) -> None:
+        await self.watches.close()
         await self.keys.close()
         await self.publishing.close()
         self.previews.close()
@@ -1025,6 +1065,14 @@ def _window_limits(settings: Settings) -> WindowLimits:
         max_windows_per_tenant=settings.max_windows_per_key,
         ttl_s=settings.window_ttl_s,
         thread_ttl_s=settings.thread_window_ttl_s,
+    )
+
+
+def _watch_limits(settings: Settings) -> WatchLimits:
+    return WatchLimits(
+        max_watches=settings.max_watches,
+        max_watches_per_tenant=settings.max_watches_per_key,
+        ttl_s=settings.watch_ttl_s,
     )
 
 

@@ -324,6 +324,18 @@ async def test_a_provider_that_lists_no_models_takes_every_id_without_a_slash():
         assert [m["id"] for m in listed if m["owned_by"] == "peer"] == ["anything"]
 
 
+async def test_a_watch_may_ask_a_providers_model():
+    async with provided(saying("it moved")) as (server, upstream):
+        stream = await server.filled_stream(2)
+        content = [image(f"ovs://streams/{stream}?frame_index=-1"), {"type": "text", "text": "?"}]
+        body = {"model": THEIRS, "messages": [{"role": "user", "content": content}]}
+        reply = await server.client.post("/v1/watches", json={**body, "every_ms": 1000})
+        assert reply.status_code == 201, reply.text
+        await server.clock.advance(1.1)
+        await until(lambda: upstream.n_asked >= 1)
+        await server.client.delete(f"/v1/watches/{reply.json()['id']}")
+
+
 async def test_windows_of_a_providers_model_are_refused_by_name():
     async with provided(saying("x")) as (server, _):
         stream = await server.filled_stream(2)

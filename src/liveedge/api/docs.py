@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from liveedge.api.schema import ChatBody, StreamBody, WindowBody
+from liveedge.api.watch_body import WatchBody
 
 PREFIX = "/v1beta"  # the others mean the same and are not listed again
 ERROR: Mapping[str, Any] = {
@@ -82,6 +83,15 @@ IF_MATCH: Mapping[str, Any] = {
     "description": "The ETag that came with the answer",
     "schema": {"type": "string"},
 }
+LAST_EVENT_ID = (
+    {
+        "name": "Last-Event-ID",
+        "in": "header",
+        "description": "Go on after this event",
+        "schema": {"type": "integer", "minimum": 0},
+    },
+    _query("last_event_id", "The same, for clients that cannot set headers", type="integer"),
+)
 OF_EVERY_KEY = (401, 403, 409, 429)  # key, scope, region, rate
 _PICTURE_ERRORS = (400, 401, 404, 409, 410)
 _PICTURE_HEADERS = ("X-Frame-Index", "X-Captured-At-Ms", "X-Age-Ms")
@@ -125,6 +135,19 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ),
     ("/streams/{stream_id}/windows/{name}", "get"): Operation(errors=(401, 404)),
     ("/streams/{stream_id}/windows/{name}", "delete"): Operation(errors=(401, 404)),
+    ("/watches", "post"): Operation(
+        status=201,
+        errors=(400, 401, 403, 404, 409, 413, 422, 429, 503, 504),
+        body=WatchBody,
+    ),
+    ("/watches", "get"): Operation(errors=(401, 409)),
+    ("/watches/{watch_id}", "get"): Operation(errors=(401, 404, 409)),
+    ("/watches/{watch_id}", "delete"): Operation(errors=(401, 404, 409)),
+    ("/watches/{watch_id}/events", "get"): Operation(
+        kinds=("text/event-stream",),
+        errors=(400, 401, 404, 409, 429),
+        parameters=LAST_EVENT_ID,
+    ),
     ("/whip/{stream_id}", "post"): Operation(
         status=201,
         kinds=("application/sdp",),

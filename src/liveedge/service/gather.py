@@ -93,10 +93,9 @@ class Gatherer:
     ) -> Gathered:
         """The frames of all references. `check` runs once the streams are known to be there and
         before frames are chosen; `admit` and `warm` as in `lookup.find`."""
-        references = [p for turn in parts for p in turn if isinstance(p, Reference)]
+        references = self.check(question, parts)
         stream_ids = dict.fromkeys(item.ref.stream_id for item in references)
         stores = self._streams.stores(question.tenant, stream_ids)
-        self._check_region(question)
         if check is not None:
             await check()
         found = await find(
@@ -113,6 +112,13 @@ class Gatherer:
             stores=stores,
             fresh_until_s=fresh_until_s(references, found, question.max_age_ms),
         )
+
+    def check(self, question: Question, parts: Sequence[Sequence[Part]]) -> Sequence[Reference]:
+        """The references of a question, whose streams are there and its owner's, in our region."""
+        references = [p for turn in parts for p in turn if isinstance(p, Reference)]
+        self._streams.stores(question.tenant, [item.ref.stream_id for item in references])
+        self._check_region(question)
+        return references
 
     def _check_region(self, question: Question) -> None:
         ours, asked = self._settings.region, question.region

@@ -9,10 +9,11 @@ from typing import Protocol
 from liveedge.core.errors import ModelNotFound
 from liveedge.service.limits import Budget
 from liveedge.service.models import MAX_NAMED, ModelEntry, ModelHost
+from liveedge.service.parts import Reference
 from liveedge.service.providers.breaker import Breaker, State
 from liveedge.service.providers.config import ProviderConfig
 from liveedge.service.providers.retries import RetryBudget
-from liveedge.service.question import Answers
+from liveedge.service.question import Answers, Question
 
 # How a request to a provider ends; a retry is a request.
 OUTCOMES = ("ok", "http_4xx", "http_429", "http_5xx", "failed", "timeout", "blocked", "left")
@@ -26,7 +27,15 @@ class Refreshed(Protocol):
     async def refresh(self) -> None: ...
 
 
-class ModelProvider(Answers, Protocol):
+class Checked(Answers, Protocol):
+    """Answers questions, now or later."""
+
+    async def check(self, question: Question) -> Sequence[Reference]:
+        """Raise what `answer` would raise before it looks for frames; give the references."""
+        ...
+
+
+class ModelProvider(Checked, Protocol):
     """A server that answers with models of its own."""
 
     config: ProviderConfig
@@ -57,14 +66,14 @@ class Catalog:
     """Who answers for which id."""
 
     def __init__(
-        self, *, models: ModelHost, local: Answers, providers: Sequence[ModelProvider] = ()
+        self, *, models: ModelHost, local: Checked, providers: Sequence[ModelProvider] = ()
     ) -> None:
         self.providers = tuple(providers)
         self._models = models
         self._local = local
         self._configs = tuple(provider.config for provider in providers)
 
-    def answers(self, model: str) -> Answers:
+    def answers(self, model: str) -> Checked:
         """Whoever answers for a model. Raises ModelNotFound."""
         if self._models.serves(model):
             return self._local

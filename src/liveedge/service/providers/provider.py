@@ -151,6 +151,13 @@ class Provider:
                 async for event in events:
                     yield event
 
+    async def check(self, question: Question) -> Sequence[Reference]:
+        """As `Asker.check`."""
+        self._require_open()
+        self._check_amounts(question)
+        parts = self._parts.gatherer.parts(_as_far_as_passed_on(question))
+        return self._parts.gatherer.check(question, parts)
+
     def _require_open(self) -> None:
         now_s = self._clock.monotonic_s()
         if self.breaker.is_shut(now_s):

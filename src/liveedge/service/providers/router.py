@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from liveedge.core.clock import Clock
 from liveedge.core.errors import LiveEdgeError, ModelUnavailable, UpstreamError
+from liveedge.service.parts import Reference
 from liveedge.service.providers.catalog import Catalog
 from liveedge.service.question import AnsweredBy, AnswerEvent, ChoiceEnd, Fallback, Question
 
@@ -60,6 +61,10 @@ class Router:
                 async for event in events:
                     yield _marked(event, fallback)
                 return
+
+    async def check(self, question: Question) -> Sequence[Reference]:
+        """As of the model that is asked: its fallbacks are for the answer."""
+        return await self._catalog.answers(question.model).check(question)
 
     def _may_fall_back(self, error: LiveEdgeError, question: Question) -> bool:
         timeout_ms = question.timeout_ms or self._timeout_ms
