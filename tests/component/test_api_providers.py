@@ -389,6 +389,12 @@ BROKEN: dict[str, Mood] = {
     "a wrong type": sending(b'data: {"choices":[]}\n\n', kind="application/octet-stream"),
     "a huge line": sending(b"data: " + b"x" * (2 << 20)),
     "huge JSON": sending(b"[" + b" " * (9 << 20), kind="application/json"),
+    "more values than any answer has": sending(
+        b'{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}],"x":['
+        + b"[]," * 300_000
+        + b"[]]}",
+        kind="application/json",
+    ),
     "a choice of nobody": sending(b'data: {"choices":[{"index":7,"delta":{"content":"x"}}]}\n\n'),
     "a text that is none": sending(b'data: {"choices":[{"index":0,"delta":{"content":[1]}}]}\n\n'),
     "a dropped connection": dropping,
