@@ -14,6 +14,7 @@ import pytest
 
 from liveedge.media.clip import ClipLimits, decode_clip
 from liveedge.media.picture import PictureLimits, decode_picture
+from liveedge.service.watch import MAX_TEXT_CHARS
 from liveedge.testing.clock import FakeClock
 from tests.provider_stub import (
     Mood,
@@ -334,6 +335,19 @@ async def test_a_watch_may_ask_a_providers_model():
         await server.clock.advance(1.1)
         await until(lambda: upstream.n_asked >= 1)
         await server.client.delete(f"/v1/watches/{reply.json()['id']}")
+
+
+async def test_a_watch_keeps_the_beginning_of_an_answer_without_end():
+    async with provided(saying(*["x" * 100_000] * 20)) as (server, _):
+        stream = await server.filled_stream(2)
+        part = image(f"ovs://streams/{stream}?frame_index=-1")
+        body = chat_body(part, every_ms=60_000) | {"model": THEIRS}
+        reply = await server.client.post("/v1/watches", json=body)
+        watch = f"/v1/watches/{reply.json()['id']}"
+        while (shown := (await server.client.get(watch)).json())["last_result"] is None:
+            await asyncio.sleep(0.01)
+        assert len(shown["last_result"]["text"]) == MAX_TEXT_CHARS
+        assert shown["last_result"]["finish_reason"] == "length"
 
 
 async def test_windows_of_a_providers_model_are_refused_by_name():
