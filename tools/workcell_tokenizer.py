@@ -47,10 +47,40 @@ CHAT_TEMPLATE = """\
     {%- endfor -%}
   {%- endif -%}
 {%- endmacro -%}
+{%- macro offer(tools) -%}
+  {{- '# Tools\\n\\nYou may call one or more functions to assist with the user query.\\n\\n' -}}
+  {{- 'You are provided with function signatures within <tools></tools> XML tags:\\n<tools>' -}}
+  {%- for tool in tools -%}{{- '\\n' + (tool | tojson) -}}{%- endfor -%}
+  {{- '\\n</tools>\\n\\nFor each function call, return a json object with function name and arguments' -}}
+  {{- ' within <tool_call></tool_call> XML tags:\\n<tool_call>\\n' -}}
+  {{- '{"name": <function-name>, "arguments": <args-json-object>}\\n</tool_call>' -}}
+{%- endmacro -%}
+{%- macro call(function) -%}
+  {{- '<tool_call>\\n{"name": "' + function.name + '", "arguments": ' -}}
+  {%- if function.arguments is string -%}{{- function.arguments -}}
+  {%- else -%}{{- function.arguments | tojson -}}
+  {%- endif -%}
+  {{- '}\\n</tool_call>' -}}
+{%- endmacro -%}
+{%- if tools -%}
+  {{- '<|im_start|>system\\n' -}}
+  {%- if messages[0].role == 'system' -%}{{- show(messages[0].content) + '\\n\\n' -}}{%- endif -%}
+  {{- offer(tools) + '<|im_end|>\\n' -}}
+{%- endif -%}
 {%- for message in messages -%}
-  {{- '<|im_start|>' + message.role + '\\n' -}}
-  {{- show(message.content) -}}
-  {{- '<|im_end|>\\n' -}}
+  {%- if message.role == 'tool' -%}
+    {%- if loop.first or loop.previtem.role != 'tool' -%}{{- '<|im_start|>user' -}}{%- endif -%}
+    {{- '\\n<tool_response>\\n' + show(message.content) + '\\n</tool_response>' -}}
+    {%- if loop.last or loop.nextitem.role != 'tool' -%}{{- '<|im_end|>\\n' -}}{%- endif -%}
+  {%- elif not (tools and loop.first and message.role == 'system') -%}
+    {{- '<|im_start|>' + message.role + '\\n' -}}
+    {{- show(message.content) -}}
+    {%- for tool_call in message.tool_calls or [] -%}
+      {%- if message.content or not loop.first -%}{{- '\\n' -}}{%- endif -%}
+      {{- call(tool_call.function or tool_call) -}}
+    {%- endfor -%}
+    {{- '<|im_end|>\\n' -}}
+  {%- endif -%}
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}
 """

@@ -34,6 +34,7 @@ from liveedge.api.drain import Drain
 from liveedge.api.http_stats import HttpStats
 from liveedge.api.last_words import LastWords
 from liveedge.api.metrics import AccessSources, MetricSources
+from liveedge.api.watch_encode import watch_event
 from liveedge.api.websocket import WebSocketProtocol
 from liveedge.api.whip import ice_link
 from liveedge.core.clock import Clock, SystemClock
@@ -64,9 +65,11 @@ from liveedge.service.limited import AnswerLimits, LimitedAnswers
 from liveedge.service.limits import Budget
 from liveedge.service.models import ModelHost
 from liveedge.service.observed import Observed
+from liveedge.service.parts import Reference
 from liveedge.service.pictures import Pictures
 from liveedge.service.preview import Previews
 from liveedge.service.publishing import Publishing, PublishParts
+from liveedge.service.question import Question
 from liveedge.service.queueing import Queueing
 from liveedge.service.rates import Rates
 from liveedge.service.registry import Registry
@@ -74,6 +77,7 @@ from liveedge.service.remote import RemoteMedia
 from liveedge.service.sources import Pipelines, SourcePolicy
 from liveedge.service.state_dir import StateDir
 from liveedge.service.streams import LEASE_S, StreamLimits, Streams
+from liveedge.service.watches import Watches, WatchLimits
 from liveedge.service.windows import WindowLimits, Windows
 from liveedge.service.workers import Workers
 from liveedge.settings import SHIPPED_MODEL, Settings, ice_server, is_loopback, port_range
@@ -119,6 +123,7 @@ class Built:
     models: ModelHost
     streams: Streams
     windows: Windows
+    watches: Watches
     previews: Previews
     publishing: Publishing
     questions: AskResources
@@ -236,11 +241,27 @@ def build_app(
         is_shared=lambda: access.keys.is_shared,
     )
     answers = Observed(limited, observers=observers, clock=clock)
+
+    async def check(question: Question) -> Sequence[Reference]:
+        limited.check(question)
+        return await asker.check(question)
+
+    watches = Watches(
+        clock=clock,
+        answers=answers,
+        check=check,
+        streams=streams,
+        encode=watch_event,
+        limits=_watch_limits(settings),
+        chance=random.Random(),
+    )
+    access.keys.on_end(lambda key: watches.end_of_key(key.id))
     services = Services(
         answers=answers,
         models=models,
         streams=streams,
         windows=windows,
+        watches=watches,
         previews=previews,
         publishing=publishing,
         held_bytes=held_bytes,
@@ -255,6 +276,7 @@ def build_app(
             models=models,
             streams=streams,
             windows=windows,
+            watches=watches,
             budgets={
                 "questions": questions.in_progress,
                 "queueing_ms": questions.queueing,
@@ -285,7 +307,7 @@ def build_app(
             models,
             streams,
             windows,
-            _Guests(publishing, previews, access.keys),
+            _Guests(publishing, previews, watches, access.keys),
             (
                 workers,
                 questions.uploads,
@@ -305,6 +327,7 @@ def build_app(
         models=models,
         streams=streams,
         windows=windows,
+        watches=watches,
         previews=previews,
         publishing=publishing,
         questions=questions,
@@ -558,6 +581,7 @@ class _Server(uvicorn.Server):
         drain.begin()
         # Their connections have no end of their own to be waited for.
         self.built.previews.stop()
+        self.built.watches.stop()
         await self.built.publishing.close()
         if drain.n_in_progress:
             log.info(
@@ -800,9 +824,11 @@ class _Guests:
 
     publishing: Publishing
     previews: Previews
+    watches: Watches
     keys: KeyRing
 
     async def close(self) -> None:
+        await self.watches.close()
         await self.keys.close()
         await self.publishing.close()
         self.previews.close()
@@ -930,6 +956,14 @@ def _window_limits(settings: Settings) -> WindowLimits:
         max_windows_per_tenant=settings.max_windows_per_key,
         ttl_s=settings.window_ttl_s,
         thread_ttl_s=settings.thread_window_ttl_s,
+    )
+
+
+def _watch_limits(settings: Settings) -> WatchLimits:
+    return WatchLimits(
+        max_watches=settings.max_watches,
+        max_watches_per_tenant=settings.max_watches_per_key,
+        ttl_s=settings.watch_ttl_s,
     )
 
 

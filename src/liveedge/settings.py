@@ -313,7 +313,7 @@ class Settings(BaseModel):
     max_queue_ms: Count | None = Field(
         None,
         description="how long a question may have to wait for others while more come than can be"
-        " answered; default: as long as an average question takes",
+        " answered; default: three quarters of what an average question takes",
     )
     threads: Count | None = Field(None, description="threads of the model; default: one per core")
     # Proof costs a second computation of what it proves.
@@ -354,6 +354,13 @@ class Settings(BaseModel):
     )
     max_decoded_mb: Count | None = Field(
         None, description="decoded uploads held at once; default: by the memory, at most 1024"
+    )
+
+    # Each asks for as long as it lives: they are background work, and others pay for it.
+    max_watches: NoneOrMore = Field(32, description="standing questions at once; 0: none")
+    max_watches_per_key: Count = Field(16, description="standing questions of one key")
+    watch_ttl_s: Seconds = Field(
+        600.0, description="how long a watch goes on that nobody listens to or looks at"
     )
 
     # Whoever may ask could make the server ask others: only where the network allows for it.

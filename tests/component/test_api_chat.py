@@ -111,10 +111,15 @@ async def test_text_and_media_of_several_streams_keep_their_order():
             {"type": "text", "text": "right"},
             video(f"ovs://streams/{first}?start_frame_index=0&max_fps=10"),
         ]
+        call = {
+            "id": "1",
+            "type": "function",
+            "function": {"name": "f", "arguments": '{"x": 1}'},
+        }
         messages = [
             {"role": "developer", "content": "be brief"},
             {"role": "user", "content": content},
-            {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function"}]},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
             {"role": "tool", "content": "42", "tool_call_id": "1"},
         ]
         answer = await server.client.post(
@@ -123,7 +128,7 @@ async def test_text_and_media_of_several_streams_keep_their_order():
         assert answer.status_code == 200, answer.text
         request = server.engine.requests[0]
         assert [m.role for m in request.messages] == ["system", "user", "assistant", "tool"]
-        assert request.messages[2].tool_calls == ({"id": "1", "type": "function"},)
+        assert request.messages[2].tool_calls[0]["function"] == {"name": "f", "arguments": {"x": 1}}
         kinds = [type(part) for part in request.messages[1].content]
         assert kinds == [TextPart, ImagePart, TextPart, VideoPart]
         seen = answer.json()["liveedge"]["frames"]
@@ -261,35 +266,6 @@ async def test_forms_of_vllm_that_cannot_be_enforced_are_refused_by_name(name):
         assert answer.status_code == 400
         assert answer.json()["error"]["code"] == "parameter_unsupported"
         assert f"structured_outputs.{name}" in answer.json()["error"]["message"]
-
-
-@pytest.mark.parametrize("field", ["tools", "functions"])
-async def test_tools_are_refused_by_name_and_never_dropped(field):
-    async with serving() as server:
-        answer = await server.ask(**{field: [{"type": "function", "function": {"name": "f"}}]})
-        assert answer.status_code == 400
-        assert answer.json()["error"]["code"] == "parameter_unsupported"
-        assert field in answer.json()["error"]["message"]
-        assert server.engine.requests == []
-
-
-@pytest.mark.parametrize(
-    ("choice", "status"),
-    [
-        ("none", 200),
-        ("auto", 200),
-        (None, 200),
-        ("required", 400),
-        ({"type": "function", "function": {"name": "f"}}, 400),
-    ],
-)
-async def test_a_tool_choice_that_asks_for_a_call_is_refused_without_tools_too(choice, status):
-    async with serving() as server:
-        answer = await server.ask(tool_choice=choice)
-        assert answer.status_code == status
-        if status == 400:
-            assert answer.json()["error"]["code"] == "parameter_unsupported"
-            assert "tool_choice" in answer.json()["error"]["message"]
 
 
 async def test_several_choices_are_counted_with_one_prompt_and_seeded_apart():

@@ -165,6 +165,13 @@ async def a_window_too_many(server):
     return await server.client.put(f"{path}/two", json={"model": MODEL, "seconds": 2})
 
 
+async def a_watch_too_many(server):
+    stream_id = await server.filled_stream(2)
+    part = image(f"ovs://streams/{stream_id}?frame_index=-1")
+    await server.client.post("/watches", json=chat_body(part, every_ms=1000))
+    return await server.client.post("/watches", json=chat_body(part, every_ms=2000))
+
+
 async def push_into_a_simulation(server):
     created = (await server.client.post("/streams", json={"source": {"type": "sim"}})).json()
     return await server.client.post(f"/streams/{created['id']}/frames", content=picture())
@@ -359,6 +366,14 @@ ROWS = (
         provoke=sends("GET", "/streams/{stream_id}/windows/none"),
     ),
     Row(
+        code="watch_not_found", status=404, type="not_found_error", shape="flat",
+        route="/watches/{watch_id}", provoke=sends("GET", "/watches/none"),
+    ),
+    Row(
+        code="watch_limit_reached", status=429, type="rate_limit_error", shape="flat",
+        route="/watches", provoke=a_watch_too_many, settings={"max_watches": 1},
+    ),
+    Row(
         code="stream_state_invalid", status=409, type=S, shape="flat", route=f"{STREAM}/frames",
         provoke=push_into_a_simulation,
     ),
@@ -467,7 +482,7 @@ async def test_every_code_comes_with_its_status_its_shape_and_its_headers(row, t
         assert answer.status_code == row.status, answer.text
         assert answer.headers["content-type"] == "application/json"
         assert answer.headers["x-request-id"]
-        has_region = row.route.startswith(("/chat", "/streams"))
+        has_region = row.route.startswith(("/chat", "/streams", "/watches"))
         assert answer.headers.get("x-overshoot-region") == (REGION if has_region else None)
         check_shape(row, answer.json())
         check_retry(row, answer.headers)

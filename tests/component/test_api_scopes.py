@@ -29,6 +29,11 @@ SCOPED = {
     ("PUT", f"{S}/windows/{{name}}"): "ask",
     ("GET", f"{S}/windows/{{name}}"): "ask",
     ("DELETE", f"{S}/windows/{{name}}"): "ask",
+    ("POST", "/watches"): "ask",
+    ("GET", "/watches"): "ask",
+    ("GET", "/watches/{watch_id}"): "ask",
+    ("DELETE", "/watches/{watch_id}"): "ask",
+    ("GET", "/watches/{watch_id}/events"): "ask",
     ("GET", "/metrics"): "metrics",
 }
 # What opens without a key, and why.
@@ -81,7 +86,7 @@ def keys(tmp_path_factory):
 
 async def answered(server, method, path, headers):
     """Status and body of a request that is otherwise good for nothing."""
-    path = "/v1" + path.format(stream_id="unknown", name="w")
+    path = "/v1" + path.format(stream_id="unknown", name="w", watch_id="unknown")
     if method == "WS":
         call = Call(server.built.app, path, headers=headers)
         status, text = await call.refused()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import select
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 
@@ -15,6 +16,7 @@ import pytest
 import uvicorn
 from fastapi import FastAPI, Request, WebSocket
 from starlette.requests import ClientDisconnect
+from starlette.responses import StreamingResponse
 
 from liveedge.api.connection import ConnectionLimits
 from liveedge.core.tasks import OwnedThread
@@ -34,6 +36,7 @@ class Echo:
         self.ended: Counter[str] = Counter()
         self.app = FastAPI()
         self.app.add_api_route("/", self.read, methods=["POST"])
+        self.app.add_api_route("/endless", self.pour, methods=["GET"])
         self.app.add_api_websocket_route("/ws", self.talk)
 
     async def read(self, request: Request) -> int:
@@ -45,6 +48,18 @@ class Echo:
             return 0
         finally:
             self.n_reading -= 1
+
+    async def pour(self) -> StreamingResponse:
+        async def pieces() -> AsyncIterator[bytes]:
+            self.n_reading += 1
+            try:
+                while True:
+                    yield b"x" * 100_000
+                    await asyncio.sleep(0)
+            finally:
+                self.n_reading -= 1
+
+        return StreamingResponse(pieces())
 
     def reads(self, n: int) -> bool:
         return self.n_reading == n
@@ -182,6 +197,25 @@ def test_an_open_websocket_has_no_such_limit() -> None:
         client.settimeout(PATIENCE_S)
         client.sendall(b"\x81\x82\x00\x00\x00\x00hi")
         assert b"hi" in client.recv(100)
+
+
+def test_who_takes_nothing_of_its_answer_is_cut_off_and_what_waits_for_it_is_freed() -> None:
+    with served(ConnectionLimits(reader_s=0.3)) as server, server.connect() as client:
+        client.sendall(b"GET /endless HTTP/1.1\r\nHost: x\r\n\r\n")
+        poll(lambda: server.echo.reads(1))
+        poll(lambda: server.echo.reads(0))
+        assert server.echo.ended == {"slow_reader": 1}
+
+
+def test_who_reads_slowly_but_steadily_is_not() -> None:
+    with served(ConnectionLimits(reader_s=0.5)) as server, server.connect() as client:
+        client.sendall(b"GET /endless HTTP/1.1\r\nHost: x\r\n\r\n")
+        for _ in range(20):  # 1 s in all
+            threading.Event().wait(0.05)
+            n_bytes = 0
+            while n_bytes < 10_000_000 and answers_within(client, 0):
+                n_bytes += len(client.recv(1 << 20))
+        assert server.echo.ended == {}
 
 
 def test_whoever_has_no_request_makes_room_for_a_newcomer() -> None:

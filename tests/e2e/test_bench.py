@@ -58,6 +58,7 @@ FIGURES = {
     },
     "decode": {"ours_tok_s", "stock_tok_s", "ratio"},
     "cold_start": {"median_s", "torch_import_s", "ratio"},
+    "disconnects": {"left", "left_behind", "ended_ms_max", "control_right"},
     "engine_kill": {"recover_p95_s", "leases_lost", "index_ok"},
     "memory_slope": {
         "pictures",
@@ -130,6 +131,8 @@ ALWAYS = {
     "counters_add_up": True,
     "identical": True,
     "leases_lost": 0,
+    "left_behind": {},
+    "control_right": True,
     "index_ok": True,
     "identity_ok": True,
     "shown_clean": 0,

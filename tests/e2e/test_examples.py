@@ -32,6 +32,7 @@ PROGRAMS = (
     "publish_whip",
     "push_frames",
     "warm_window",
+    "watch",
 )
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -91,6 +92,7 @@ def test_the_key_is_sent_and_what_the_server_says_is_shown(tmp_path: Path):
             "publish_whip": [__file__, "What?"],
             "push_frames": [str(tmp_path), "What?"],
             "warm_window": ["none", "What?"],
+            "watch": ["none", "What?"],
         }.items():
             _, said = attempt(program, server.url, *arguments, LIVEEDGE_API_KEY="sk-wrong")
             assert said.startswith("401"), said
@@ -125,6 +127,15 @@ def test_questions_about_a_warm_window_reuse_its_tokens(url: str):
         # busy the machine is.
         assert any(old > 10 * new > 0 for old, new in zip(reused, computed, strict=True))
         assert client.stream(stream_id)["windows"] == []
+
+
+def test_a_watch_tells_what_changed(url: str):
+    with Client(url, clock=SystemClock()) as client:
+        stream_id = client.create_stream({"type": "sim"})["id"]
+        answers, beside = told("watch", url, stream_id, "Is the lamp on or off?", "3")
+        assert [line in ("on", "off") for line in answers.split("\n")] == [True] * 3
+        assert beside.count("frame ") == 3
+        assert "ended: max_results" in beside
 
 
 def test_the_openai_client_sees_a_clip(url: str):

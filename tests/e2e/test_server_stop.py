@@ -183,3 +183,30 @@ def test_an_unknown_websocket_is_refused_without_noise(parts, path, caplog):
         assert caught.value.response.status_code == 404
         assert json.loads(caught.value.response.body)["error"]["code"] == "not_found"
     assert unexpected(caplog) == []
+
+
+def test_listeners_of_a_watch_are_told_and_end_by_themselves(parts, caplog):
+    _, server = parts
+    heard: list[str] = []
+    with server, httpx.Client(base_url=server.url, timeout=30) as client:
+        wait_until(lambda: client.get("/ready").status_code == 200)
+        stream = client.post("/v1/streams", json={"source": {"type": "push"}}).json()
+        part = {
+            "type": "image_url",
+            "image_url": {"url": f"ovs://streams/{stream['id']}?frame_index=-1"},
+        }
+        watch = client.post("/v1/watches", json=chat_body(part, every_ms=3_600_000)).json()
+        has_begun = threading.Event()
+
+        def listen():
+            with httpx.stream("GET", f"{server.url}/v1/watches/{watch['id']}/events") as answer:
+                has_begun.set()
+                heard.extend(answer.iter_lines())
+
+        listener = threading.Thread(target=listen)
+        listener.start()
+        assert has_begun.wait(JOIN_S)
+    listener.join(JOIN_S)
+    assert heard[-3:-1] == ["event: ended", heard[-2]]
+    assert json.loads(heard[-2].removeprefix("data: "))["reason"] == "server_stopping"
+    assert unexpected(caplog) == []

@@ -91,6 +91,18 @@ def test_a_request_with_time_enough_is_taken():
     assert isinstance(bench.end("patient"), Finished)
 
 
+def test_the_crowd_of_one_tenant_does_not_count_against_another():
+    """The first token of a prompt tells whose it is."""
+    bench = busy(n_waiting=0)
+    for n in range(40):
+        bench.submit(prepare(f"crowd {n}", [7, *[10 + n] * 29], max_tokens=1))
+    bench.submit(prepare("of the crowd", [7] * 30, deadline_s=bench.now_s + 1.2))
+    assert isinstance(bench.end("of the crowd"), Failed)
+    bench.submit(prepare("another", [9] * 30, max_tokens=1, deadline_s=bench.now_s + 1.2))
+    bench.finish()
+    assert isinstance(bench.end("another"), Finished)
+
+
 def test_what_a_request_can_reuse_does_not_count():
     bench = busy(n_waiting=0)
     bench.submit(prepare("first", [9] * 30, max_tokens=8))

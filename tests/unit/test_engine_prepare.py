@@ -34,6 +34,7 @@ class NoBuilder:
     def __init__(self, error: Exception, bytes_per_token: int | None = 20) -> None:
         self.vocabulary = Counts(bytes_per_token)
         self.max_text_tokens = 0
+        self.renders_tools = True
         self._error = error
 
     def build(self, messages, media, tools, *, add_generation_prompt, max_text_tokens):

@@ -212,6 +212,26 @@ def test_a_batch_request_gets_a_slot_under_a_flood_of_interactive_ones() -> None
     bench.finish()
 
 
+@pytest.mark.parametrize("n_slots", [1, 3])
+def test_many_requests_of_one_tenant_do_not_stand_before_the_first_of_another(n_slots: int) -> None:
+    """The first token of a prompt tells whose it is."""
+    bench = Bench(n_slots=n_slots)
+    for n in range(12):
+        bench.submit(prepare(f"a{n}", [1, 10 + n], max_tokens=1))
+    bench.submit(prepare("b0", [2, 10], max_tokens=1))
+    bench.submit(prepare("b1", [2, 11], max_tokens=1))
+    bench.submit(prepare("c0", [3, 10], max_tokens=1))
+    order: list[str] = []
+    while bench.waiting():
+        before = bench.waiting()
+        bench.step()
+        order += sorted(before - bench.waiting(), key=lambda one: int(one[1:]))
+    assert max(map(order.index, ("b0", "c0"))) <= 2 * n_slots
+    assert order.index("b1") <= 3 * n_slots + 2
+    assert [one for one in order if one[0] == "a"] == [f"a{n}" for n in range(12)]
+    bench.finish()
+
+
 def test_groups_of_equal_size_are_encoded_together_whoever_asked_for_them() -> None:
     bench = Bench()
     bench.submit(prepare("first", ["a", 10]))

@@ -18,7 +18,13 @@ from liveedge.core.errors import (
     RegionMismatch,
     RequestInvalid,
 )
-from liveedge.engine.form.forms import ChoiceForm, JsonForm, RegexForm
+from liveedge.engine.form.forms import (
+    ChoiceForm,
+    FunctionForm,
+    JsonForm,
+    RegexForm,
+    ToolForm,
+)
 from liveedge.engine.interface import (
     EngineSettings,
     EngineStats,
@@ -120,11 +126,21 @@ samplings = st.builds(
     logprobs=st.booleans(),
     top_logprobs=st.integers(0, 20),
 )
-forms = st.one_of(
-    st.dictionaries(texts, st.integers() | texts | st.lists(texts)).map(JsonForm),
+schemas = st.dictionaries(texts, st.integers() | texts | st.lists(texts))
+plain_forms = st.one_of(
+    schemas.map(JsonForm),
     st.lists(texts).map(tuple).map(ChoiceForm),
     texts.map(RegexForm),
 )
+functions = st.builds(FunctionForm, texts, schemas, strict=st.booleans())
+tool_forms = st.builds(
+    ToolForm,
+    st.lists(functions, max_size=3).map(tuple),
+    must=st.booleans(),
+    most=st.integers(1, 16),
+    instead=st.none() | plain_forms,
+)
+forms = plain_forms | tool_forms
 requests = st.builds(
     GenerateRequest,
     request_id=names,

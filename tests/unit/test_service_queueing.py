@@ -99,15 +99,15 @@ def test_a_burst_is_taken_up_to_its_bound():
     assert line.refused == BURST - 1
 
 
-def test_under_overload_one_average_question_may_be_before_a_newcomer():
+def test_under_overload_three_quarters_of_a_question_may_be_before_a_newcomer():
     line = learned()
     overload(line)
     assert line.bound_s == pytest.approx(FAIR_QUESTIONS)
     assert enter(line, now_s=0) is not None
-    assert enter(line, now_s=0) is not None
     assert enter(line, now_s=0) is None
-    assert enter(line, now_s=0.5) is None  # three quarters of a second are left of each
-    assert enter(line, now_s=1.1) is not None
+    assert enter(line, now_s=0.2) is None  # four fifths of a second are left
+    assert enter(line, now_s=0.3) is not None
+    assert enter(line, now_s=0.3) is None
 
 
 def test_whoever_is_refused_counts_as_offered_and_an_overload_is_over_when_less_comes():
@@ -212,7 +212,7 @@ def test_a_refusal_tells_the_numbers_and_the_way_out():
     while enter(line, now_s=0) is not None:
         pass
     with pytest.raises(
-        QueueFull, match=r"2 questions are before this one.* 2000 ms.*1000 ms.*max_queue_ms"
+        QueueFull, match=r"1 questions are before this one.* 1000 ms.*750 ms.*max_queue_ms"
     ):
         line.enter(TEXT, "interactive", now_s=0)
 

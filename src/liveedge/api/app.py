@@ -30,6 +30,7 @@ from liveedge.api.public_url import PublicUrl
 from liveedge.api.reply import error_reply, json_reply
 from liveedge.api.routing import HeadAsGet, NoSuchWebSocket, allowed_methods
 from liveedge.api.streams import StreamRoutes
+from liveedge.api.watches import WatchRoutes
 from liveedge.api.whip import MAX_OFFER_BYTES, WhipRoutes
 from liveedge.api.windows import WindowRoutes
 from liveedge.core.clock import Clock
@@ -45,6 +46,7 @@ from liveedge.service.publishing import Publishing
 from liveedge.service.question import Answers
 from liveedge.service.rates import Rates
 from liveedge.service.streams import Streams
+from liveedge.service.watches import Watches
 from liveedge.service.windows import Windows
 
 PREFIXES = ("/v1beta", "/v1", "")  # public clients hard-code each of them
@@ -74,6 +76,7 @@ class Services:
     models: ModelHost
     streams: Streams
     windows: Windows
+    watches: Watches
     pictures: Pictures
     previews: Previews
     publishing: Publishing
@@ -144,11 +147,19 @@ def create_app(
     )
     metrics = _metrics_router(gate, services.metrics, is_public=settings.metrics_public)
     windows = WindowRoutes(gate=gate, bodies=bodies, windows=services.windows)
+    watches = WatchRoutes(
+        gate=gate,
+        bodies=bodies,
+        watches=services.watches,
+        clock=clock,
+        default_max_tokens=settings.default_max_tokens,
+    )
     livekit = LiveKitRoutes(publishing=services.publishing, region=settings.region)
     routers = (
         _chat_router(gate, chat),
         streams.router(),
         windows.router(),
+        watches.router(),
         whip.router(),
         _facts(services),
         metrics,

@@ -30,6 +30,7 @@ from liveedge.api.encode import (
 from liveedge.api.errors import error_object
 from liveedge.api.reply import dump
 from liveedge.api.schema import ChatBody, ChatMessage, ContentPart, StructuredOutputs
+from liveedge.api.schema_tools import ChosenTool
 from liveedge.api.sse import DONE, EventStream, event as sse_event
 from liveedge.core.clock import Clock
 from liveedge.core.errors import LiveEdgeError
@@ -47,9 +48,11 @@ from liveedge.service.question import (
     TextContent,
     TextDelta,
     ToolCallDelta,
+    Tools,
     Turn,
     UnknownContent,
 )
+from liveedge.service.tools import in_order_of_calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,10 +197,11 @@ def to_question(
         request_id=request_id,
         tenant=tenant,
         model=body.model,
-        turns=tuple(_turn(i, message) for i, message in enumerate(body.messages)),
+        turns=in_order_of_calls([_turn(i, one) for i, one in enumerate(body.messages)]),
         sampling=_sampling(body, default_max_tokens),
         n=body.n or 1,
         form=_form(body),
+        tools=_tools(body),
         unsupported=_unsupported(body),
         thread_id=body.thread_id,
         timeout_ms=body.timeout_ms,
@@ -225,7 +229,10 @@ def _turn(i: int, message: ChatMessage) -> Turn:
         parts = (TextContent(content),)
     else:
         parts = tuple(_content(f"messages[{i}].content[{j}]", p) for j, p in enumerate(content))
-    return Turn(role=role, content=parts, tool_calls=tuple(message.tool_calls or ()))
+    calls = (call.model_dump(exclude_none=True) for call in message.tool_calls or ())
+    return Turn(
+        role=role, content=parts, tool_calls=tuple(calls), tool_call_id=message.tool_call_id
+    )
 
 
 def _content(where: str, part: ContentPart) -> Content:
@@ -277,12 +284,31 @@ def _structured(wanted: StructuredOutputs) -> AnswerForm | None:
     return ANY_OBJECT if wanted.json_object else None
 
 
+def _tools(body: ChatBody) -> Tools:
+    choice = body.tool_choice or "auto"
+    offered = (tool for tool in body.tools or () if tool.function is not None)
+    named = choice.function if isinstance(choice, ChosenTool) else None
+    return Tools(
+        offered=tuple(tool.model_dump(exclude_none=True) for tool in offered),
+        choice="required" if isinstance(choice, ChosenTool) else choice,
+        only=None if named is None else named.name,
+        parallel=body.parallel_tool_calls is not False,
+    )
+
+
 def _unsupported(body: ChatBody) -> tuple[str, ...]:
-    """Fields whose effect would be lost: answers are not parsed for tool calls yet, and not every
-    form can be enforced."""
-    fields = [name for name in ("tools", "functions") if getattr(body, name)]
-    if body.tool_choice not in (None, "none", "auto"):  # an answer that has to be a tool call
-        fields.append("tool_choice")
+    """Fields whose effect would be lost: not every kind of tool and not every form is known."""
+    fields = [
+        f"tools[{i}] of type {tool.type!r} (only functions can be called)"
+        for i, tool in enumerate(body.tools or ())
+        if tool.type != "function"
+    ]
+    if isinstance(body.tool_choice, ChosenTool) and body.tool_choice.type != "function":
+        fields.append(f"tool_choice of type {body.tool_choice.type!r}")
+    if body.functions:
+        fields.append("functions (send tools)")
+    if body.function_call not in (None, "none", "auto"):
+        fields.append("function_call (send tool_choice)")
     if body.structured_outputs is not None:
         fields += [
             f"structured_outputs.{name}"

@@ -4,6 +4,7 @@ A request has to be complete soon: its head within `head_s` of its first byte (o
 beginning), its body with `step_bytes` in every `step_s`. Who is late is answered with 408, if an
 answer is possible still, and the connection is closed. A connection that waits for its next question
 is uvicorn's to end.
+A client that has an answer waiting and takes nothing of it for `reader_s` is cut off.
 With `max_connections` open, the one that has been without a request for the longest makes room for a
 newcomer; where all have one, the newcomer is answered with 503.
 
@@ -27,9 +28,9 @@ from liveedge.api.reply import dump
 MAX_LINE_BYTES = 8192  # of the WebSocket parser
 
 Part: TypeAlias = Literal["head", "body"]
-# Why connections were ended: no request came, it came too slowly, one without made room for a newcomer,
-# or a newcomer found no room.
-ENDS = ("silent", "slow_head", "slow_body", "made_room", "no_room")
+# Why connections were ended: no request came, it came too slowly, its answer was not read, one without
+# made room for a newcomer, or a newcomer found no room.
+ENDS = ("silent", "slow_head", "slow_body", "slow_reader", "made_room", "no_room")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,7 @@ class ConnectionLimits:
     head_s: float = 15.0
     step_s: float = 10.0
     step_bytes: int = 64 << 10  # a line of 50 kbit/s keeps up
+    reader_s: float = 30.0  # a line of 20 kbit/s empties what the system buffers
     max_connections: int = 800  # below the 1024 files that a process may have by default
 
 
@@ -54,6 +56,7 @@ class HttpProtocol(H11Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._n_bytes = 0  # of the present step
         self._free_since_s: float | None = None  # without a request
+        self._unread: asyncio.TimerHandle | None = None  # since an answer waits for its reader
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -66,12 +69,21 @@ class HttpProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._await(None)
+        self._stop_waiting_for_reader()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         self._n_bytes += len(data)
         self._look()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self.loop.call_later(self._limits.reader_s, self._cut_off)
+
+    def resume_writing(self) -> None:
+        self._stop_waiting_for_reader()
+        super().resume_writing()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -158,6 +170,16 @@ class HttpProtocol(H11Protocol):
             self._refuse(
                 408, "request_timeout", f"the {part} of the request came too slowly: {wanted}"
             )
+
+    def _stop_waiting_for_reader(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+    def _cut_off(self) -> None:
+        """Not closed: what is buffered would be waited for."""
+        self._ended["slow_reader"] += 1
+        self.transport.abort()
 
     # ── ends ──
 

@@ -12,10 +12,11 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from liveedge.api import answers
+from liveedge.api import answers, answers_watches
 from liveedge.api.openapi import complete, operation_id
 from liveedge.api.operation import EVENTS, JSON, Operation, header, query
 from liveedge.api.schema import ChatBody, StreamBody, WindowBody
+from liveedge.api.watch_body import WatchBody
 from liveedge.service.view import StreamView, WindowView
 
 PREFIX = "/v1beta"  # the others mean the same and are not listed again
@@ -40,6 +41,10 @@ FPS = query("fps", "Pictures per second", type="number", default=5, exclusiveMin
 IF_MATCH = header("If-Match", "The ETag that came with the answer", type="string") | {
     "required": True
 }
+LAST_EVENT_ID = (
+    header("Last-Event-ID", "Go on after this event", type="integer", minimum=0),
+    query("last_event_id", "The same, for clients that cannot set headers", type="integer"),
+)
 QUESTION = {
     "model": "liveedge/workcell-tiny",
     "messages": [
@@ -55,6 +60,7 @@ QUESTION = {
         }
     ],
 }
+WATCH = {**QUESTION, "every_ms": 1000}
 NEW_STREAM = {"source": {"type": "sim"}}
 WINDOW = {"model": "liveedge/workcell-tiny", "seconds": 10, "max_fps": 1}
 
@@ -143,6 +149,28 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("/streams/{stream_id}/windows/{name}", "get"): Operation(answer=WindowView, errors=(401, 404)),
     ("/streams/{stream_id}/windows/{name}", "delete"): Operation(
         answer=answers.DeletedWindow, errors=(401, 404)
+    ),
+    ("/watches", "post"): Operation(
+        status=201,
+        answer=answers_watches.ShownWatch,
+        face="chat",
+        errors=(400, 401, 403, 404, 409, 413, 422, 429, 503, 504),
+        body=WatchBody,
+        example=WATCH,
+    ),
+    ("/watches", "get"): Operation(answer=answers_watches.WatchList, errors=(401, 409)),
+    ("/watches/{watch_id}", "get"): Operation(
+        answer=answers_watches.ShownWatch, errors=(401, 404, 409)
+    ),
+    ("/watches/{watch_id}", "delete"): Operation(
+        answer=answers_watches.DeletedWatch, errors=(401, 404, 409)
+    ),
+    ("/watches/{watch_id}/events", "get"): Operation(
+        kinds=(EVENTS,),
+        event=answers_watches.WatchEvent,
+        empty=(204,),
+        errors=(400, 401, 404, 409, 429),
+        parameters=LAST_EVENT_ID,
     ),
     ("/whip/{stream_id}", "post"): Operation(
         status=201,

@@ -52,6 +52,8 @@ RULES: Mapping[type[e.LiveEdgeError], Rule] = {
     # Explicit windows stay until one is deleted: waiting frees none.
     e.WindowLimitReached: Rule(status=429, flat=True),
     e.WindowNotFound: Rule(status=404, flat=True),
+    e.WatchLimitReached: Rule(status=429, flat=True),  # watches stay while somebody listens
+    e.WatchNotFound: Rule(status=404, flat=True),
     e.StreamStateInvalid: Rule(status=409, flat=True),
     e.Unsupported: Rule(status=501, flat=True),
     e.MediaInvalid: Rule(status=400),

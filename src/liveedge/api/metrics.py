@@ -7,6 +7,7 @@ the number of series is constant.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -35,6 +36,7 @@ from liveedge.service.publishing import Publishing
 from liveedge.service.rates import Rates
 from liveedge.service.streams import Streams
 from liveedge.service.totals import StreamTotals
+from liveedge.service.watches import Watches, WatchTotals
 from liveedge.service.windows import Windows
 
 
@@ -134,6 +136,7 @@ class MetricSources:
     models: ModelHost
     streams: Streams
     windows: Windows
+    watches: Watches
     budgets: Mapping[str, Bounded]  # what each bounds
     publishing: Publishing
     connections_ended: Mapping[str, int]  # by `connection.ENDS`
@@ -157,6 +160,7 @@ def metrics_text(sources: MetricSources) -> str:
             *http_metrics(sources.http),
             *stream_metrics(sources.streams.totals()),
             *_windows(sources.windows),
+            *watch_metrics(sources.watches.totals()),
             *_publishers(sources.publishing),
             *_budgets(sources.budgets),
             *_access(sources.access),
@@ -247,6 +251,12 @@ def _server(sources: MetricSources) -> Iterator[Metric]:
     yield Metric("build_info", "gauge", "Version and model.", (Sample(1.0, info),))
     is_ready = sources.models.status() == "ready"
     yield _one("model_ready", "gauge", "1 while the model answers.", int(is_ready))
+    yield _one(
+        "event_loop_tasks",
+        "gauge",
+        "Tasks of the server's event loop; each has an owner that ends it.",
+        len(asyncio.all_tasks()),
+    )
     what = "When the certificate of HTTPS ends to be valid, Unix time; 0 without HTTPS."
     yield _one("tls_not_after_timestamp_seconds", "gauge", what, sources.certificate_until_s())
     # Always all: a process that is not there has nothing in memory.
@@ -268,6 +278,36 @@ def _windows(windows: Windows) -> Iterator[Metric]:
         "counter",
         "Automatic windows that found no room (max_windows).",
         windows.refused,
+    )
+
+
+def watch_metrics(totals: WatchTotals) -> Iterator[Metric]:
+    """Standing questions of all keys."""
+    yield _one("watches", "gauge", "Standing questions that are asked.", totals.active)
+    yield _one("watch_listeners", "gauge", "Clients that read their events.", totals.listeners)
+    yield _many(
+        "watch_events_total", "counter", "Events of watches, by kind.", "event", totals.events
+    )
+    yield _many(
+        "watch_skipped_total",
+        "counter",
+        "Moments at which nothing was asked, by why; one event may stand for many.",
+        "reason",
+        totals.skipped,
+    )
+    yield _many("watches_ended_total", "counter", "Watches that ended.", "reason", totals.ended)
+    yield _many(
+        "watch_listeners_ended_total",
+        "counter",
+        "Listeners that were ended because they read too slowly.",
+        "reason",
+        totals.listeners_ended,
+    )
+    yield _one(
+        "watch_events_dropped_total",
+        "counter",
+        "Events that a full log let go: whoever resumes before them is told.",
+        totals.dropped_events,
     )
 
 

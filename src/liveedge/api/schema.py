@@ -10,13 +10,15 @@ import json
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import (
-    BaseModel,
+    AfterValidator,
     BeforeValidator,
-    ConfigDict,
     Field,
     StringConstraints,
     model_validator,
 )
+
+from liveedge.api.schema_tools import MAX_TOOLS, Tool, ToolCall, ToolChoice, check_choice, distinct
+from liveedge.api.strict import StrictBody as _Body
 
 MAX_TIMEOUT_MS = 3_600_000
 MAX_STREAM_AGE_MS = 10**12
@@ -27,11 +29,6 @@ UpToFour: TypeAlias = Annotated[list[SomeText], Field(max_length=4)]
 
 def _as_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
-
-
-class _Body(BaseModel):
-    # Strict: "5" and true are no numbers. Whoever sends them has mixed something up.
-    model_config = ConfigDict(extra="ignore", allow_inf_nan=False, strict=True)
 
 
 class MediaUrl(_Body):
@@ -60,7 +57,8 @@ class ChatMessage(_Body):
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[ContentPart] | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: list[ToolCall] | None = Field(None, max_length=MAX_TOOLS)
+    tool_call_id: str | None = Field(None, description="of role tool: the call it answers")
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
@@ -175,9 +173,14 @@ class ChatBody(_Body):
     structured_outputs: StructuredOutputs | None = Field(
         None, description="instead of response_format"
     )
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] | None = None
-    functions: list[dict[str, Any]] | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS), AfterValidator(distinct)] | None = (
+        None
+    )
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = Field(None, description="false: one call at most")
+    # The names before `tools`. Known so that they can be refused by name.
+    functions: Any = Field(None, description="not supported; send tools")
+    function_call: Any = Field(None, description="not supported; send tool_choice")
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     thread_id: str | None = Field(None, max_length=256)
@@ -190,6 +193,11 @@ class ChatBody(_Body):
         plain = self.response_format is None or self.response_format.type == "text"
         if self.structured_outputs is not None and not plain:
             raise ValueError("response_format and structured_outputs exclude each other; send one")
+        return self
+
+    @model_validator(mode="after")
+    def _chooses_what_is_offered(self) -> Self:
+        check_choice(self.tool_choice, self.tools or [])
         return self
 
     @model_validator(mode="after")

@@ -28,6 +28,12 @@ def event(data: Any) -> bytes:
     return b"data: " + dump(data) + b"\n\n"
 
 
+def named_event(kind: str, data: bytes, *, event_id: int | None = None) -> bytes:
+    """One event with a name, and the id from which a client resumes. `data` is JSON."""
+    head = b"" if event_id is None else b"id: %d\n" % event_id
+    return b"%bevent: %b\ndata: %b\n\n" % (head, kind.encode(), data)
+
+
 class EventStream:
     """An open event stream. `async with` starts the response and the heartbeat, and ends both."""
 

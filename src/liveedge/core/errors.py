@@ -153,6 +153,20 @@ class WindowNotFound(StreamError):
     code = "window_not_found"
 
 
+class WatchLimitReached(LiveEdgeError):
+    """No room for another watch; says which limit and what frees one."""
+
+    code = "watch_limit_reached"
+    type = "rate_limit_error"
+
+
+class WatchNotFound(LiveEdgeError):
+    """No watch of that id, or one of another key, or one that ended long ago."""
+
+    code = "watch_not_found"
+    type = "not_found_error"
+
+
 class StreamStateInvalid(StreamError):
     """The stream exists and cannot do this, such as a push into a camera's stream."""
 

@@ -45,11 +45,15 @@ class TaskSet:
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def cancel(self) -> None:
+        """Ask everything to end, the caller's own task included: what it awaits next ends it."""
+        for task in list(self._tasks):
+            task.cancel()
+
     async def close(self) -> None:
         """Cancel everything and wait until it is over."""
         tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
+        self.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 

@@ -11,7 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from liveedge.core.errors import ContextLengthExceeded, MediaTooLarge, ModelVideoUnsupported
+from liveedge.core.errors import (
+    ContextLengthExceeded,
+    MediaTooLarge,
+    ModelVideoUnsupported,
+    ParameterUnsupported,
+)
 from liveedge.engine.decide.prefix import prompt_identity
 from liveedge.engine.form.schema_gate import SchemaGate
 from liveedge.engine.interface import FeatureGroup, ModelInfo, PreparedRequest
@@ -95,6 +100,7 @@ class Preparer:
         """`asks`: with what the template writes where the answer begins."""
         media = [part for m in request.messages for part in m.content if not _is_text(part)]
         self._check_video(media)
+        self._check_tools(request)
         self._check_sizes(request)
         frames = [_frames(part) for part in media]
         specs = [self._spec(part) for part in media]
@@ -119,13 +125,23 @@ class Preparer:
                 f"{self._model.model_id} takes pictures only: ask about a single frame (image_url)"
             )
 
+    def _check_tools(self, request: GenerateRequest) -> None:
+        """A template without tools would leave them out, and calls in the conversation too."""
+        has_some = request.tools or any(message.tool_calls for message in request.messages)
+        if has_some and not self._builder.renders_tools:
+            raise ParameterUnsupported(
+                f"tools: the chat template of {self._model.model_id} cannot show tools and calls to"
+                " the model, so they would be lost; leave tools and tool_calls out, or serve a"
+                " checkpoint whose template has them"
+            )
+
     def _check_sizes(self, request: GenerateRequest) -> None:
         """Refuse what cannot fit before anything is spent on templating and counting."""
         self._model.check_amounts(
             n_messages=sum(1 + len(message.tool_calls) for message in request.messages),
             n_parts=sum(len(message.content) for message in request.messages),
         )
-        n_bytes = sum(map(_n_bytes, request.messages))
+        n_bytes = sum(map(_n_bytes, request.messages)) + _text_bytes(request.tools)
         # As many tokens are at most as many bytes: ordinary texts are done here.
         if n_bytes <= self._limit:
             return

@@ -53,6 +53,7 @@ from liveedge.service.queueing import Queueing, Shape, shape_of
 from liveedge.service.remote import Fetches, RemoteMedia, fetching
 from liveedge.service.room import check_room
 from liveedge.service.streams import Streams
+from liveedge.service.tools import CallSplitter, form_of, offered
 from liveedge.service.uploads import Encoded, Uploaded, UploadLimits, decode, read
 from liveedge.service.windows import Windows, WindowUse
 from liveedge.service.workers import Workers
@@ -101,6 +102,11 @@ class _Course:
     first_token_s: dict[int, float] = field(default_factory=dict)  # by choice
 
 
+def random_call_id() -> str:
+    """Of a call in an answer; clients send it back with the result."""
+    return f"call_{uuid.uuid4().hex[:24]}"
+
+
 class Asker:
     """Answers questions."""
 
@@ -113,6 +119,7 @@ class Asker:
         windows: Windows,
         resources: AskResources,
         settings: AskSettings,
+        new_call_id: Callable[[], str] = random_call_id,
     ) -> None:
         self._clock = clock
         self._models = models
@@ -120,24 +127,12 @@ class Asker:
         self._windows = windows
         self._resources = resources
         self._settings = settings
+        self._new_call_id = new_call_id
 
     async def answer(self, question: Question) -> AsyncGenerator[AnswerEvent, None]:
         """Text of each choice as it comes, and each choice's end. Hold it with `aclosing`."""
-        now_s = self._clock.monotonic_s()
-        timeout_ms = question.timeout_ms or self._settings.timeout_ms
-        engine = self._models.require(question.model)
-        engine.model.check_amounts(
-            n_messages=len(question.turns),
-            n_parts=sum(len(turn.content) for turn in question.turns),
-        )
-        parts = _checked_parts(question, self._resources.remote)
-        windows = self._windows.of_question(question, parts)
-        course = _Course(
-            tenant=question.tenant,
-            admitted_s=now_s,
-            deadline_s=now_s + timeout_ms / 1000,
-            windows=windows,
-        )
+        engine, parts, course = self._begin(question)
+        windows = course.windows
         found, stores = await self._look_up(question, parts, course, engine)
         with (
             self._resources.in_progress.hold(),
@@ -158,9 +153,42 @@ class Asker:
             )
             prompt, prepared = await self._prepare(engine, question, parts, media, course)
             course.windows.accepted()
+            calls = CallSplitter(question, new_id=self._new_call_id)
             async with aclosing(self._events(engine, prepared, question, prompt, course)) as events:
                 async for event in events:
-                    yield event
+                    for part in calls.split(event):
+                        yield part
+
+    async def check(self, question: Question) -> Sequence[Reference]:
+        """Raise what `answer` would raise before it looks for frames, and return the references:
+        for questions that are to be asked later."""
+        engine, parts, course = self._begin(question)
+        references = [p for turn in parts for p in turn if isinstance(p, Reference)]
+        self._streams.stores(question.tenant, [item.ref.stream_id for item in references])
+        self._check_region(question)
+        if not engine.model.supports_video:
+            _refuse_video(parts, engine)
+        await self._check_form(engine, question, course)
+        return references
+
+    def _begin(self, question: Question) -> tuple[Engine, tuple[tuple[Part, ...], ...], _Course]:
+        """The checks that need no stream."""
+        now_s = self._clock.monotonic_s()
+        timeout_ms = question.timeout_ms or self._settings.timeout_ms
+        engine = self._models.require(question.model)
+        engine.model.check_amounts(
+            n_messages=len(question.turns),
+            n_parts=sum(len(turn.content) for turn in question.turns),
+        )
+        parts = _checked_parts(question, self._resources.remote)
+        windows = self._windows.of_question(question, parts)
+        course = _Course(
+            tenant=question.tenant,
+            admitted_s=now_s,
+            deadline_s=now_s + timeout_ms / 1000,
+            windows=windows,
+        )
+        return engine, parts, course
 
     async def _look_up(
         self,
@@ -203,7 +231,7 @@ class Asker:
         self, parts: Sequence[Sequence[Part]], decoded: Holding, course: _Course
     ) -> dict[str, Uploaded]:
         with fetching(self._resources.remote, course.tenant, course.deadline_s) as fetches:
-            encoded = await self._read(parts, decoded, fetches, course)
+            encoded = await self._read(parts, fetches, course)
             announced_bytes = sum(one.announced_bytes for one in encoded)
             left_s = course.deadline_s - self._clock.monotonic_s()
             with self._resources.backlog.waiting(announced_bytes, left_s=left_s):
@@ -233,11 +261,7 @@ class Asker:
         return uploaded
 
     async def _read(
-        self,
-        parts: Sequence[Sequence[Part]],
-        decoded: Holding,
-        fetches: Fetches | None,
-        course: _Course,
+        self, parts: Sequence[Sequence[Part]], fetches: Fetches | None, course: _Course
     ) -> list[Encoded]:
         """All uploads, none of them decoded, and not more of them than there can be room for."""
         limits = self._settings.uploads
@@ -277,14 +301,17 @@ class Asker:
         media: Media,
         course: _Course,
     ) -> tuple[Prompt, PreparedRequest]:
+        form = form_of(question)
+
         def work() -> tuple[Prompt, PreparedRequest]:
             prompt = make_prompt(question.turns, parts, media)
             request = GenerateRequest(
                 request_id=uuid.uuid4().hex,  # ours: a client may use its own for several at once
                 messages=prompt.messages,
+                tools=offered(question.tools),
                 tenant=question.tenant,
                 sampling=question.sampling,
-                form=question.form,
+                form=form,
                 priority=question.priority,
                 deadline_s=course.deadline_s,
                 fresh_until_s=course.fresh_until_s,
@@ -305,13 +332,14 @@ class Asker:
 
     async def _check_form(self, engine: Engine, question: Question, course: _Course) -> None:
         """Apart from the prompts: a new form may take seconds, and nobody else waits for it."""
-        if question.form is None:
+        form = form_of(question)
+        if form is None:
             return
         await self._resources.schemas.run_until(
-            partial(engine.check_form, question.form),
+            partial(engine.check_form, form),
             deadline_s=course.deadline_s,
             clock=self._clock,
-            what=f"the check of the {question.form.kind}",
+            what=f"the check of the {form.kind}",
         )
 
     async def _events(

@@ -15,7 +15,7 @@ from liveedge.service.limits import Budget
 FIRST_GUESS_S_PER_MB = 0.02  # decoded, measured from then on; a 4K JPEG takes 0.1 s of a core
 LEAST_MB = 1.0  # of what is measured: with less it is the way there that takes the time
 NEWEST_SHARE = 0.2  # of the estimate, per measurement
-USABLE_SHARE = 0.5  # of the time that is left: the answer has to be made in the rest
+USABLE_SHARE = 0.3  # of the time that is left: the prompt and the answer are made in the rest
 _MB = 1e6
 
 

@@ -75,6 +75,10 @@ class LimitedAnswers:
                 async for event in events:
                     yield event
 
+    def check(self, question: Question) -> None:
+        """Raise what `answer` would, whatever else is in progress: for questions of later."""
+        self._check_parts(question)
+
     def _check_parts(self, question: Question) -> None:
         limit = self._limits.max_parts
         n_parts = sum(len(turn.content) for turn in question.turns)

@@ -30,6 +30,7 @@ from liveedge.frames.resolve import Pick
 from liveedge.service.lookup import Found
 from liveedge.service.parts import Part, Reference, Upload
 from liveedge.service.question import FrameUse, TextContent, Turn
+from liveedge.service.tools import template_calls
 from liveedge.service.uploads import Uploaded, UploadedFrame
 
 Load: TypeAlias = Callable[[str, int], NDArray[np.uint8]]  # stream id and index to RGB; may raise
@@ -115,7 +116,8 @@ def make_prompt(turns: Sequence[Turn], parts: Sequence[Sequence[Part]], media: M
         content: list[EnginePart] = []
         for part in contents:
             content += _engine_parts(part, media, shown)
-        messages.append(Message(role=turn.role, content=tuple(content), tool_calls=turn.tool_calls))
+        calls = template_calls(turn)
+        messages.append(Message(role=turn.role, content=tuple(content), tool_calls=calls))
     n_broken = sum(upload.n_broken for upload in media.uploaded.values())
     return Prompt(messages=tuple(messages), shown=tuple(shown), n_broken=n_broken)
 

@@ -90,14 +90,15 @@ class Question:
 
     @property
     def n_chars(self) -> int:
-        """Of its texts and of its calls as they are written, roughly."""
+        """Of its texts, of its calls and of its tools as they are written, roughly."""
         texts = (
             len(part.text)
             for turn in self.turns
             for part in turn.content
             if isinstance(part, TextContent)
         )
-        return sum(texts) + sum(len(str(call)) for turn in self.turns for call in turn.tool_calls)
+        calls = sum(len(str(call)) for turn in self.turns for call in turn.tool_calls)
+        return sum(texts) + calls + sum(len(str(tool)) for tool in self.tools.offered)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

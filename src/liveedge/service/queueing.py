@@ -9,8 +9,8 @@ newcomer's wait is what all before it are still expected to take.
 
 - As a rule `burst` average questions may be before a newcomer: chance brings several at once, and
   clients that wait for their answers never bring more than they are.
-- Under overload a queue never ends and only makes all late: then one average question may be before a
-  newcomer, which keeps nine tenths of the time in use (decision 0014). It is an overload while more
+- Under overload a queue never ends and only makes all late: then three quarters of an average question
+  may be before a newcomer, which keeps nine tenths of the time in use (decision 0014). It is an overload while more
   than `OVERLOAD` of the time is offered, over the last seconds and those included who are refused.
 - Batch questions wait behind all others, and half as long: they are refused first.
 - Answers that are being written are no work: decoding many at once costs little more than one. What
@@ -39,7 +39,7 @@ from liveedge.engine.decide.rates import Ratio
 Priority: TypeAlias = Literal["interactive", "batch"]
 Shape: TypeAlias = tuple[int, int, int]
 
-FAIR_QUESTIONS: Final = 1.0  # average ones: what may be before a newcomer under overload
+FAIR_QUESTIONS: Final = 0.75  # of an average one: what may be before a newcomer under overload
 OVERLOAD: Final = 1.2  # seconds of work offered per second: clients that wait for answers offer 1
 SEEN_S: Final = 5.0  # what is offered is an average over so long, or over twice the burst
 HORIZON_S: Final = (

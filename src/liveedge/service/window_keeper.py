@@ -340,6 +340,7 @@ def prefix_of(
     request = GenerateRequest(
         request_id=uuid.uuid4().hex,
         messages=prompt.messages,
+        tools=plan.key.tools,
         tenant=plan.key.tenant,
         priority="batch",
     )

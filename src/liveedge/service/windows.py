@@ -44,6 +44,7 @@ from liveedge.service.parts import Part, Reference
 from liveedge.service.question import Question, TextContent, Turn
 from liveedge.service.room import check_room
 from liveedge.service.streams import Streams
+from liveedge.service.tools import offered
 from liveedge.service.view import WindowView
 from liveedge.service.window_keeper import Keeper, KeeperTools, prefix_of
 from liveedge.service.windows_plan import (
@@ -152,6 +153,8 @@ class Windows:
         if self.limits.max_windows == 0:
             return WindowUse(self, None, None, ttl_s=0.0)
 
+        tools = offered(question.tools)
+
         def plan(n_media: int | None) -> WindowPlan | None:
             return plan_window(
                 (question.tenant, self._models.model_id),
@@ -159,6 +162,7 @@ class Windows:
                 parts,
                 max_age_ms=question.max_age_ms,
                 n_media=n_media,
+                tools=tools,
             )
 
         has_explicit = any(

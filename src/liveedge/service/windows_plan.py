@@ -40,6 +40,7 @@ class WindowKey:
     tenant: str
     model_id: str
     turns: tuple[_KeyTurn, ...]
+    tools: tuple[Mapping[str, Any], ...] = ()  # the template writes them before everything else
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +76,11 @@ def plan_window(
     *,
     max_age_ms: int | None,
     n_media: int | None = None,
+    tools: tuple[Mapping[str, Any], ...] = (),
 ) -> WindowPlan | None:
     """The window of a question; None where it has none that could be kept warm.
 
-    `key_of` is tenant and model id, `n_media` cuts behind so many media parts. A window has at
+    `key_of` is tenant and model id, `tools` what the model is told of, `n_media` cuts behind so many media parts. A window has at
     least one reference to the live edge and no upload: nobody can say whether it comes again.
     """
     cut = _cut(parts, n_media)
@@ -101,7 +103,7 @@ def plan_window(
         for turn, contents in zip(heads, kept, strict=True)
     )
     return WindowPlan(
-        key=WindowKey(tenant, model_id, key_turns),
+        key=WindowKey(tenant, model_id, key_turns, tools),
         turns=heads,
         parts=kept,
         references=tuple(p for contents in kept for p in contents if isinstance(p, Reference)),
@@ -117,7 +119,7 @@ def prompt_id(key: WindowKey, *, secret: bytes) -> str:
         (role, [part if isinstance(part, str) else None for part in parts], calls)
         for role, parts, calls in key.turns
     ]
-    written = json.dumps(texts, sort_keys=True).encode()
+    written = json.dumps([texts, key.tools], sort_keys=True).encode()
     return hashlib.blake2b(written, key=secret, digest_size=PROMPT_ID_BYTES).hexdigest()
 
 

@@ -8,6 +8,7 @@ on this and on the real engine.
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -212,6 +213,8 @@ class FakeEngine:
     def prepare(self, request: GenerateRequest) -> PreparedRequest:
         ids: list[int] = []
         groups: list[FeatureGroup] = []
+        for tool in request.tools:
+            ids += _word_ids(json.dumps(tool))
         for message in request.messages:
             ids += _word_ids(f"<{message.role}>")
             for part in message.content:

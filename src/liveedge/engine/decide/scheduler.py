@@ -15,6 +15,7 @@ Invariants
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -45,7 +46,7 @@ from liveedge.engine.decide.rates import Rates
 from liveedge.engine.decide.sequence import Marks, Sequence, Verifying, Vocabulary, Warming
 from liveedge.engine.decide.slicing import Slicer
 from liveedge.engine.decide.slots import Copy, SlotTable
-from liveedge.engine.decide.turns import Turns
+from liveedge.engine.decide.turns import TenantTurns, Turns
 from liveedge.engine.decide.verify import Verifier, with_cached_features
 from liveedge.engine.interface import EngineStats, PreparedRequest, Warmed, WindowPrefix
 from liveedge.engine.request import Event, Failed, Finished
@@ -93,6 +94,7 @@ class Scheduler:
             keeps_logits=self._verifier.chooses,
         )
         self._admitted = Turns()
+        self._tenants = TenantTurns()
         self._background = BackgroundWork()
         self._live: dict[str, Sequence] = {}
         self._books = _Books()
@@ -135,11 +137,27 @@ class Scheduler:
             stream=TextStream(prepared.request.sampling.stop),
         )
         sequence.n_expected = self._guess_tokens(sequence)
-        before = [other for other in self._answers() if other.rank <= sequence.rank]
+        before = self._ahead_of(sequence)
         self._live[sequence.request_id] = sequence
         error = overdue(sequence, now_s) or self._admission.refuse(sequence, before, now_s=now_s)
         if error is not None:
             self._fail(sequence, error)
+
+    def _ahead_of(self, sequence: Sequence) -> list[Sequence]:
+        """What gets its slot before a newcomer: of another tenant that waits, no more than the
+        newcomer's own has waiting, and one."""
+        others = [other for other in self._answers() if other.rank <= sequence.rank]
+        own = sum(o.phase == "waiting" and o.tenant == sequence.tenant for o in others)
+        n_ahead: Counter[int] = Counter()
+        ahead: list[Sequence] = []
+        for other in others:
+            is_rival = other.phase == "waiting" and other.rank == sequence.rank
+            if is_rival and other.tenant != sequence.tenant:
+                n_ahead[other.tenant] += 1
+                if n_ahead[other.tenant] > own + 1:
+                    continue
+            ahead.append(other)
+        return ahead
 
     def _next_order(self) -> int:
         self._n_arrived += 1
@@ -258,14 +276,16 @@ class Scheduler:
         )
 
     def _admit(self, now_s: float) -> list[SlotCopy]:
-        """Slots for those who wait: by rank, but batch requests are not passed over for ever. The
-        first that does not fit yet holds back the rest."""
+        """Slots for those who wait: by rank, but batch requests are not passed over for ever, and of
+        a rank by turns of tenants. The first that does not fit yet holds back the rest."""
         copies: list[SlotCopy] = []
         waiting = self._answers("waiting") if self._slots.n_free else []
         while waiting and self._slots.n_free:
             sequence = self._next_in(waiting)
             if not self._hold_features(sequence):
                 break
+            self._tenants.took(sequence.tenant)
+            sequence.order = self._next_order()  # else a crowd that came first is computed first
             self._admitted.took(sequence.rank, waiting={other.rank for other in waiting})
             waiting.remove(sequence)
             self.counters.encoder_hits += len(sequence.warm)
@@ -276,8 +296,13 @@ class Scheduler:
         return copies
 
     def _next_in(self, waiting: list[Sequence]) -> Sequence:
-        first = {sequence.rank: sequence for sequence in reversed(waiting)}
-        return next(first[rank] for rank in self._admitted.order() if rank in first)
+        """The oldest of the tenant whose turn it is: many requests of one do not stand before the
+        first of another."""
+        ranks = {sequence.rank for sequence in waiting}
+        rank = next(rank for rank in self._admitted.order() if rank in ranks)
+        held = Counter(one.tenant for one in self._live.values() if one.slot is not None)
+        due = (sequence for sequence in waiting if sequence.rank == rank)
+        return min(due, key=lambda one: self._tenants.place(one.tenant, n_held=held[one.tenant]))
 
     def _hold_features(self, sequence: Sequence) -> bool:
         """For an answer; background work that holds what it needs gives way, and begins again from

@@ -64,7 +64,7 @@ class Sequence:
     """State of one piece of work: waiting (no slot), prefilling (no token yet) or decoding."""
 
     prepared: PreparedRequest
-    order: int  # of arrival
+    order: int  # of arrival; from its slot on, among those with a slot
     marks: Marks
     background: Background | None = None  # None: an answer
     slot: int | None = None
@@ -84,6 +84,12 @@ class Sequence:
     n_encoded: int = 0  # groups encoded for this
     busy_s: float = 0.0  # its share of the device's time
     compared: list[Compared] = field(default_factory=list)  # what verifying it found
+
+    @property
+    def tenant(self) -> int:
+        """Whose it is, as far as that matters here: the first token of a prompt carries it
+        (`decide.prefix`)."""
+        return int(self.prepared.identity[0])
 
     @property
     def request_id(self) -> str:

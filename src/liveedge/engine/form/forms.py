@@ -31,5 +31,28 @@ class RegexForm:
     kind: ClassVar[str] = "regex"
 
 
-AnswerForm: TypeAlias = JsonForm | ChoiceForm | RegexForm
+PlainForm: TypeAlias = JsonForm | ChoiceForm | RegexForm
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionForm:
+    """One function that an answer may call."""
+
+    name: str
+    arguments: Mapping[str, Any]  # a JSON schema of an object
+    strict: bool  # every part of the schema is enforced, else those that can be
+
+
+@dataclass(frozen=True, slots=True)
+class ToolForm:
+    """Calls of these functions, and where calls may be left out words, or another form."""
+
+    functions: tuple[FunctionForm, ...]
+    must: bool  # the answer is calls and nothing else
+    most: int  # calls in one answer; several may be more where words stand between them
+    instead: PlainForm | None = None  # what an answer without a call looks like; None: any text
+    kind: ClassVar[str] = "list of tools"
+
+
+AnswerForm: TypeAlias = PlainForm | ToolForm
 ANY_OBJECT = JsonForm({})

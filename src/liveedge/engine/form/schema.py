@@ -18,11 +18,17 @@ from typing import Any, assert_never
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from liveedge.core.errors import ResponseFormatUnsupported
-from liveedge.engine.form.forms import AnswerForm, ChoiceForm, JsonForm, RegexForm
+from liveedge.engine.form.calls import JSON_OPTIONS, OPTIONS_KEY, json_rule, written_calls
+from liveedge.engine.form.forms import (
+    AnswerForm,
+    ChoiceForm,
+    JsonForm,
+    PlainForm,
+    RegexForm,
+    ToolForm,
+)
 
 OBJECT = {"type": "object"}
-# Free white space lets an unsure model write line breaks until its tokens are over.
-JSON_OPTIONS: Any = {"whitespace_pattern": "[ ]?"}
 
 MAX_BYTES = 64 << 10
 MAX_NODES = 4000
@@ -34,7 +40,7 @@ MAX_NAME = 512  # characters of a property's name
 MAX_CHOICES = 2000
 MAX_CHOICE = 1024  # characters
 MAX_REGEX = 4096  # characters of a whole answer's pattern
-OPTIONS_KEY = "x-guidance"  # the library would take its own settings from here
+MAX_FUNCTIONS = 128  # of one list of tools
 
 MAX_WRITTEN = 32  # grammars of choices that are kept, up to half a megabyte each
 
@@ -43,6 +49,7 @@ LITERAL = {n: f"\\x{{{n:x}}}" for n in range(128) if not chr(n).isalnum()}
 
 ANNOTATIONS = frozenset({"title", "description", "examples", "default", "$comment"})
 TRIAL_STEPS = 64
+NEXT = "\0"  # between the grammars of one trial and their names; occurs in no grammar
 TRIAL_CPU_S = 2
 TRIAL_BYTES = 1 << 30  # of address space
 SPACE = 0x20
@@ -75,8 +82,40 @@ def written(form: AnswerForm) -> str:
             return _written_choices(choices)
         case RegexForm(pattern):
             return LLMatcher.grammar_from_regex(pattern)
+        case ToolForm():
+            return _written_tools(form)
         case _:
             assert_never(form)
+
+
+def on_trial(form: AnswerForm) -> str:
+    """What `trial` reads for a form that was checked before.
+
+    The trial of a grammar walks one way through it. So each function's arguments have their own.
+    """
+    if not isinstance(form, ToolForm):
+        return written(form)
+    parts: list[str] = []
+    for function in form.functions:
+        rule = json_rule(function.arguments, lenient=not function.strict)
+        parts += [f"the parameters of {function.name}", f"%llguidance {{}}\nstart: {rule}\n"]
+    return NEXT.join([*parts, "all of it", written(form)])
+
+
+def _written_tools(form: ToolForm) -> str:
+    instead = None if form.instead is None else _rule(form.instead)
+    grammar = written_calls(form, instead=instead)
+    if len(grammar) > MAX_BYTES:
+        raise _too_much(form.kind, f"it has {len(grammar)} bytes, {MAX_BYTES} are allowed")
+    return grammar
+
+
+def _rule(form: PlainForm) -> str:
+    """The right side of a rule for a form."""
+    if isinstance(form, JsonForm):
+        return json_rule(form.schema or OBJECT)
+    rule: str = json.loads(written(form))["grammars"][0]["lark_grammar"]
+    return rule.removeprefix("start: ")
 
 
 @lru_cache(maxsize=MAX_WRITTEN)
@@ -100,14 +139,26 @@ def check_bounds(form: AnswerForm) -> None:
     """Refuse by size alone, in time proportional to the bounds."""
     match form:
         case JsonForm(schema):
-            _check_schema(schema)
+            _check_schema(schema, kind=form.kind)
         case ChoiceForm(choices):
             _check_choices(choices)
         case RegexForm(pattern):
             _check_length("it", pattern, MAX_REGEX, kind=form.kind)
             _check_unicode("it", pattern, kind=form.kind)
+        case ToolForm():
+            _check_tools(form)
         case _:
             assert_never(form)
+
+
+def _check_tools(form: ToolForm) -> None:
+    if len(form.functions) > MAX_FUNCTIONS:
+        n_functions = len(form.functions)
+        raise _too_much(form.kind, f"it has {n_functions} functions, {MAX_FUNCTIONS} are allowed")
+    for function in form.functions:
+        _check_schema(function.arguments, kind=f"schema of the parameters of {function.name}")
+    if form.instead is not None:
+        check_bounds(form.instead)
 
 
 def _check_choices(choices: Sequence[str]) -> None:
@@ -135,8 +186,7 @@ def _check_unicode(what: str, text: str, *, kind: str) -> int:
         raise _too_much(kind, f"{what} has half a character at {error.start}") from error
 
 
-def _check_schema(schema: Mapping[str, Any]) -> None:
-    kind = JsonForm.kind
+def _check_schema(schema: Mapping[str, Any], *, kind: str) -> None:
     if OPTIONS_KEY in schema:
         raise _too_much(kind, f"{OPTIONS_KEY} is not open to clients")
     n_patterns = 0
@@ -193,8 +243,19 @@ def _too_much(kind: str, why: str) -> ResponseFormatUnsupported:
     return ResponseFormatUnsupported(f"this {kind} is not accepted: {why}")
 
 
-def trial(grammar: str) -> str:
-    """What is wrong with a grammar, or nothing: compiled for a vocabulary of bytes, then walked."""
+def trial(text: str) -> str:
+    """What is wrong with a grammar, or with the first of several that is wrong; see `on_trial`."""
+    names_and_grammars = text.split(NEXT)
+    if len(names_and_grammars) == 1:
+        return _tried(text)
+    for name, grammar in zip(names_and_grammars[::2], names_and_grammars[1::2], strict=True):
+        if verdict := _tried(grammar):
+            return f"{name}: {verdict}"
+    return ""
+
+
+def _tried(grammar: str) -> str:
+    """Compiled for a vocabulary of bytes, then walked."""
     matcher = LLMatcher(_byte_tokenizer(), grammar, log_level=0, limits=parser_limits())
     for _ in range(TRIAL_STEPS):
         if matcher.is_error() or matcher.is_stopped():

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from liveedge.core.errors import DeadlineExceeded, QueueFull, ResponseFormatUnsupported
 from liveedge.engine.form.forms import ANY_OBJECT, AnswerForm
-from liveedge.engine.form.schema import grammar_of
+from liveedge.engine.form.schema import grammar_of, on_trial
 
 N_TRIALS = 2
 MAX_WAITING = 6
@@ -29,7 +29,7 @@ class SchemaGate:
     """Lets forms pass that can be enforced at a bounded price.
 
     `compile_ahead` is called once for each new good one, on the thread that asked; `trial` says
-    what is wrong with a grammar.
+    what is wrong with a grammar, as `schema.trial` does.
     """
 
     def __init__(
@@ -47,17 +47,17 @@ class SchemaGate:
         grammar = grammar_of(form)
         verdict = self._known(grammar)
         if verdict is None:
-            verdict = self._try(grammar)
+            verdict = self._try(grammar, on_trial(form))
         if verdict:
             raise ResponseFormatUnsupported(f"this {form.kind} cannot be enforced: {verdict}")
 
-    def _try(self, grammar: str) -> str:
+    def _try(self, grammar: str, text: str) -> str:
         self._enter()
         try:
             # Another thread may have had the same form on trial while this one waited.
             verdict = self._known(grammar)
             if verdict is None:
-                verdict = self._trial(grammar)
+                verdict = self._trial(text)
                 self._remember(grammar, verdict)
                 if not verdict:
                     self._compile_ahead(grammar)
@@ -94,13 +94,13 @@ class SchemaGate:
                 del self._verdicts[next(iter(self._verdicts))]
 
 
-def run_trial(grammar: str) -> str:
+def run_trial(text: str) -> str:
     """`schema.trial` in a process of its own, which ends where it takes too much."""
     command = [sys.executable, "-P", "-m", "liveedge.engine.form.schema"]
     try:
         done = subprocess.run(
             command,
-            input=grammar,
+            input=text,
             capture_output=True,
             encoding="utf-8",
             timeout=TRIAL_S,

@@ -160,14 +160,14 @@ class Opening:
 
 
 class AnswerVocabulary:
-    """The vocabulary as answers show it: special tokens write nothing."""
+    """The vocabulary as answers show it: special tokens write nothing, but for the marks of calls."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self.eos_ids = vocabulary.eos_ids
 
     def token_bytes(self, token_id: int) -> bytes:
-        if self._vocabulary.is_special(token_id):
+        if token_id in self._vocabulary.silent_ids:
             return b""
         return self._vocabulary.token_bytes(token_id)
 
@@ -176,7 +176,7 @@ def make_compiler(vocabulary: Vocabulary, config: Qwen3VLConfig) -> GrammarCompi
     """Costs nothing before the first grammar: reading a large vocabulary takes a second."""
     return GrammarCompiler(
         tokens=(vocabulary.token_bytes(token) for token in range(vocabulary.size)),
-        special_ids=vocabulary.special.values(),
+        special_ids=vocabulary.silent_ids,
         eos_ids=vocabulary.eos_ids,
         encode=vocabulary.encode_plain,
         n_logits=config.text.vocab_size,

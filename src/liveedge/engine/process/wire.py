@@ -20,7 +20,15 @@ from numpy.typing import NDArray
 from liveedge.core import errors
 from liveedge.core.errors import InternalError, LiveEdgeError, RegionMismatch, RequestInvalid
 from liveedge.core.log import LogFormat
-from liveedge.engine.form.forms import AnswerForm, ChoiceForm, JsonForm, RegexForm
+from liveedge.engine.form.forms import (
+    AnswerForm,
+    ChoiceForm,
+    FunctionForm,
+    JsonForm,
+    PlainForm,
+    RegexForm,
+    ToolForm,
+)
 from liveedge.engine.interface import (
     EngineSettings,
     EngineStats,
@@ -104,7 +112,7 @@ class WireGroup(Message):
     n_tokens: int
 
 
-FormKind: TypeAlias = Literal["json", "choice", "regex"]
+FormKind: TypeAlias = Literal["json", "choice", "regex", "tools"]
 
 
 class WirePrepared(Message):
@@ -550,12 +558,32 @@ def _wire_form(form: AnswerForm) -> tuple[FormKind, str]:
             return "choice", json.dumps(choices)
         case RegexForm(pattern):
             return "regex", json.dumps(pattern)
+        case ToolForm():
+            return "tools", json.dumps(_tool_fields(form))
         case _:
             assert_never(form)
 
 
+def _tool_fields(form: ToolForm) -> list[object]:
+    functions = [(one.name, dict(one.arguments), one.strict) for one in form.functions]
+    instead = None if form.instead is None else _wire_form(form.instead)
+    return [functions, form.must, form.most, instead]
+
+
 def _form(kind: FormKind, text: str) -> AnswerForm:
     value = json.loads(text)
+    if kind != "tools":
+        return _plain_form(kind, value)
+    functions, must, most, instead = value
+    return ToolForm(
+        tuple(FunctionForm(*function) for function in functions),
+        must=must,
+        most=most,
+        instead=None if instead is None else _plain_form(instead[0], json.loads(instead[1])),
+    )
+
+
+def _plain_form(kind: Literal["json", "choice", "regex"], value: Any) -> PlainForm:
     match kind:
         case "json":
             return JsonForm(value)

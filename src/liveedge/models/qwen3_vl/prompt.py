@@ -111,6 +111,11 @@ class PromptBuilder:
         """Tokens the model was made for, prompt and answer together."""
         return self.config.text.max_position
 
+    @property
+    def renders_tools(self) -> bool:
+        """Whether the chat template writes tools, calls and results into the prompt."""
+        return self._template.renders_tools
+
     def size_of(self, media: MediaSpec) -> tuple[int, int]:
         """(height, width) of every frame of a part after resizing."""
         budget = self.pixels.image if media.kind == "image" else self.pixels.video

@@ -20,11 +20,44 @@ from liveedge.core.errors import CheckpointInvalid, RequestInvalid
 from liveedge.models.qwen3_vl.config import read_json
 from liveedge.models.qwen3_vl.template_bounds import BUDGET, BoundedEnvironment, Budget, n_chars
 
-# What a template may do wrong by itself: it calls nothing of ours that raises them.
-_OF_THE_TEMPLATE: Final = (
-    ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError,
-)  # fmt: skip
 MARK: Final = "\U000f0000"  # private use; a user's own ones are dropped
+
+# What a template may raise where a tool or a message is not as it expects. jinja2 lets errors of
+# Python pass.
+TEMPLATE_ERRORS: Final = (
+    jinja2.TemplateError,
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    MemoryError,
+    RecursionError,
+)
+
+# A conversation with a tool, a call and its result. A template that leaves one of them out knows no
+# tools, and a question with tools must not be answered without them.
+PROBE_WORDS: Final = ("probe_tool", "probe_argument", "probe_result")
+_CALL: Final = {"name": "probe_tool", "arguments": {"x": "probe_argument"}}
+_FUNCTION: Final = {
+    "name": "probe_tool",
+    "description": "",
+    "parameters": {
+        "type": "object",
+        "properties": {"x": {"type": "string", "description": ""}},
+        "required": ["x"],
+    },
+}
+PROBE_TOOLS: Final = ({"type": "function", "function": _FUNCTION},)
+PROBE_MESSAGES: Final = (
+    {"role": "user", "content": "Hello."},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "1", "type": "function", "function": _CALL}],
+    },
+    {"role": "tool", "content": "probe_result", "tool_call_id": "1"},
+)
 
 
 class ChatTemplate:
@@ -41,6 +74,7 @@ class ChatTemplate:
         self._constants = _named_tokens(folder)
         self._whole = _any_of(special)
         self._beginnings = _beginnings(special)
+        self.renders_tools = self._shows(PROBE_MESSAGES, PROBE_TOOLS, PROBE_WORDS)
 
     def render(
         self,
@@ -50,19 +84,33 @@ class ChatTemplate:
         add_generation_prompt: bool,
     ) -> str:
         """The prompt as text, with users' special tokens marked; `unmark` each piece of it."""
+        marked = self._mark(messages)
+        marked_tools = self._mark(tools) or None
         try:
             return self._template.render(
-                messages=self._mark(messages),
-                tools=self._mark(tools) or None,
+                messages=marked,
+                tools=marked_tools,
                 add_generation_prompt=add_generation_prompt,
                 **self._constants,
                 **{BUDGET: Budget(n_chars(messages) + n_chars(tools))},
             )
-        except (jinja2.TemplateError, *_OF_THE_TEMPLATE) as error:
+        except TEMPLATE_ERRORS as error:
             raise RequestInvalid(
                 f"the model's chat template refuses these messages: {error}",
                 loc=("body", "messages"),
             ) from error
+
+    def _shows(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        words: Sequence[str],
+    ) -> bool:
+        try:
+            text = self.render(messages, tools, add_generation_prompt=True)
+        except RequestInvalid:
+            return False
+        return all(word in text for word in words)
 
     def _mark(self, value: Any) -> Any:
         if isinstance(value, str):

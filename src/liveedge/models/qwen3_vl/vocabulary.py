@@ -21,6 +21,7 @@ PIECE_CHARS: Final = 8192  # of a long text at once; a few milliseconds
 # How many bytes of a text may become one byte before it is cut into tokens. NFC composes: what is
 # written as an odd iota (U+1FBE) and two accents, 7 bytes, becomes 2; nothing shrinks to less.
 SHRINKS: Final = {None: 1, "NFC": 4}
+CALL_MARKS: Final = ("<tool_call>", "</tool_call>")
 # Between two words no token goes on, as the tokenizers of the family cut texts (see `_has_seams`).
 SEAM: Final = re.compile(r"(?<=[a-zA-Z])(?= [a-zA-Z])")
 
@@ -107,6 +108,12 @@ class Vocabulary:
 
     def is_special(self, token_id: int) -> bool:
         return token_id in self._special_ids
+
+    @cached_property
+    def silent_ids(self) -> frozenset[int]:
+        """Special tokens that write nothing in an answer. The marks of a call are read by whoever
+        looks for calls, also where a checkpoint lists them as special."""
+        return frozenset(n for token, n in self.special.items() if token not in CALL_MARKS)
 
     def token_bytes(self, token_id: int) -> bytes:
         """What a token writes; empty for the padding ids beyond the vocabulary."""
