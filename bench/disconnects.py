@@ -343,8 +343,9 @@ async def leave_many(
     tallies: Mapping[str, Tally],
     at_once: int = AT_ONCE,
 ) -> None:
-    """All phases in turn, many at once."""
-    jobs = iter([PHASES[i % len(PHASES)] for i in range(n)])
+    """All phases by chance, the same number of each as far as it goes, many at once."""
+    phases = [phase for _ in range(n // len(PHASES)) for phase in PHASES]
+    jobs = iter(phases + chance.sample(PHASES, n % len(PHASES)))
 
     async def client() -> None:
         for phase in jobs:

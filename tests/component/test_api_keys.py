@@ -362,6 +362,25 @@ async def test_a_websocket_to_someone_elses_stream_is_exactly_like_one_to_none(t
     assert refusals[0][1].replace(two.filled, "ID") == refusals[1][1].replace(none, "ID")
 
 
+async def test_someone_elses_watch_is_exactly_like_none(two):
+    about = chat_body(image(f"ovs://streams/{two.filled}?frame_index=-1"), every_ms=60_000)
+    made = await two.client.post("/v1/watches", json=about)
+    assert made.status_code == 201, made.text
+    theirs = await two.client.post("/v1/watches", json=about, headers=BOB)
+    assert names(theirs) == (403, "stream_unauthorized")
+    watch_id = made.json()["id"]
+    none = "0" * 8 + watch_id[8:]
+    for method, rest in (("GET", ""), ("GET", "/events"), ("DELETE", "")):
+        seen = []
+        for one in (watch_id, none):
+            headers = BOB | {"x-request-id": "same"}
+            answer = await two.client.request(method, f"/v1/watches/{one}{rest}", headers=headers)
+            seen.append((answer.status_code, answer.text.replace(one, "ID"), answer.headers))
+        assert seen[0] == seen[1]
+        assert seen[0][0] == 404
+    assert (await two.client.get("/v1/watches", headers=BOB)).json()["data"] == []
+
+
 async def test_the_list_holds_ones_own_streams_and_windows_alone(two):
     assert (await two.client.get("/streams", headers=BOB)).json()["data"] == []
     (mine,) = (await two.client.get("/streams")).json()["data"]
@@ -481,6 +500,8 @@ async def test_a_request_for_another_region_is_refused_with_the_expected_one():
             ("GET", "/streams/unknown", None),
             ("PUT", f"/streams/{stream_id}/windows/w", {"model": "x"}),
             ("POST", "/chat/completions", chat_body()),
+            ("POST", "/watches", {}),
+            ("GET", "/watches/unknown/events", None),
         ):
             answer = await server.client.request(
                 method, f"/v1{route}", json=body, headers=ALICE | elsewhere

@@ -509,7 +509,10 @@ async def test_a_question_about_the_past_is_no_standing_one():
             assert "live edge" in answer.text
 
 
-@pytest.mark.parametrize("extra", [{"n": 2}, {"tools": [{"type": "function"}]}, {"logprobs": True}])
+@pytest.mark.parametrize(
+    "extra",
+    [{"n": 2}, {"tools": [{"type": "function", "function": {"name": "call"}}]}, {"logprobs": True}],
+)
 async def test_what_a_watch_cannot_give_is_refused_by_name(extra):
     async with serving() as server:
         stream_id = await server.filled_stream(1)
@@ -601,7 +604,7 @@ async def test_a_watch_ends_with_the_key_that_began_it(tmp_path):
             watches.append(await start(server, stream_id, headers=headers))
         key_ids = [one.key_id for one in server.built.watches._active()]
         assert key_ids[0] is not None
-        server.built.watches.end_of_key(key_ids[0])
+        server.built.watches.end_of_key(str(key_ids[0]))
         ends = [
             (await server.client.get(f"/v1/watches/{one['id']}", headers=headers)).json()
             for one, headers in zip(watches, (first, second), strict=True)

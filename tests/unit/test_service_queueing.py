@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import pairwise
 
 import pytest
@@ -229,6 +230,17 @@ def test_a_server_has_one_line_by_its_clock():
         assert queueing.used == 250
         assert queueing.capacity == 500
     assert (queueing.used, queueing.refused) == (0, 0)
+
+
+def test_one_that_overloads_the_server_is_refused_and_another_is_let_in():
+    line = learned()
+    while not line.refused:
+        with suppress(QueueFull):
+            line.enter(TEXT, "interactive", now_s=0, tenant="crowd")
+    line.enter(TEXT, "interactive", now_s=0, tenant="another")
+    for tenant in ("crowd", "another"):
+        with pytest.raises(QueueFull):
+            line.enter(TEXT, "interactive", now_s=0, tenant=tenant)
 
 
 def test_shapes_are_few():

@@ -137,7 +137,7 @@ class Asker:
         with (
             self._resources.in_progress.hold(),
             self._resources.queueing.place(
-                _shape(question, parts, found), question.priority
+                _shape(question, parts, found), question.priority, tenant=question.tenant
             ) as course.began,
             self._resources.decoded_bytes.growing() as decoded,
             windows.held(stores),
