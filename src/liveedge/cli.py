@@ -56,12 +56,14 @@ METAVARS = {
     "announced_ip": "ADDRESS",
     "ice_servers": "URL",
     "livekit": "JSON",
+    "providers": "JSON",
+    "fallbacks": "JSON",
     "remote_media_ports": "PORT",
     "state_dir": "FOLDER",
     "keys_file": "FILE",
 }
 ALONE = {"verify_warm": "0.05"}  # what a flag without its value means
-WRITTEN_AS_JSON = frozenset({"livekit"})
+WRITTEN_AS_JSON = frozenset({"livekit", "providers", "fallbacks"})
 UNITS = {"_mb": "MB", "_ms": "MS", "_s": "SECONDS"}
 DURATION_S = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0}
 
@@ -228,6 +230,8 @@ def _argument(name: str) -> dict[str, Any]:
     kind = _kinds()[name]
     if kind is bool:
         return {"action": argparse.BooleanOptionalAction, "default": None}
+    if name in WRITTEN_AS_JSON:
+        return {"metavar": METAVARS[name], "type": _json}
     origin = typing.get_origin(kind)
     if origin is tuple:
         return {"action": "append", "metavar": METAVARS[name]}
@@ -236,8 +240,6 @@ def _argument(name: str) -> dict[str, Any]:
     if origin is typing.Literal:
         return {"choices": typing.get_args(kind)}
     unit = next((unit for ending, unit in UNITS.items() if name.endswith(ending)), "N")
-    if name in WRITTEN_AS_JSON:
-        return {"metavar": METAVARS[name], "type": _json}
     optional = {"nargs": "?", "const": ALONE[name]} if name in ALONE else {}
     return {"metavar": METAVARS.get(name, unit), **optional}
 

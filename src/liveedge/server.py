@@ -59,6 +59,7 @@ from liveedge.service.answer_stats import AnswerStats
 from liveedge.service.ask import Asker, AskResources, AskSettings
 from liveedge.service.audit import Audit
 from liveedge.service.backlog import Backlog
+from liveedge.service.gather import Gatherer, GatherSettings
 from liveedge.service.key_file import StoredKey
 from liveedge.service.keys import KeyRing
 from liveedge.service.limited import AnswerLimits, LimitedAnswers
@@ -68,6 +69,9 @@ from liveedge.service.observed import Observed
 from liveedge.service.parts import Reference
 from liveedge.service.pictures import Pictures
 from liveedge.service.preview import Previews
+from liveedge.service.providers.catalog import Catalog, owner_of
+from liveedge.service.providers.config import ProviderConfig, check_ids, read_key
+from liveedge.service.providers.router import Router
 from liveedge.service.publishing import Publishing, PublishParts
 from liveedge.service.question import Question
 from liveedge.service.queueing import Queueing
@@ -109,6 +113,8 @@ TOKENS = "liveedge.service.tokens"
 INGEST = "liveedge.service.ingest"
 ROOMS = "liveedge.service.rooms"
 WEBRTC = "liveedge.media.webrtc.engine"
+UPSTREAM = "liveedge.service.providers.upstream"  # and a quarter of a second: only with providers
+PROVIDER = "liveedge.service.providers.provider"
 
 LoadEngine = Callable[[], Engine]
 
@@ -151,7 +157,7 @@ def build_app(
     needed. Raises SettingsInvalid, also for what does not fit the memory, and CheckpointInvalid.
     """
     folder, model_id = find_model(settings)
-    _check_aliases(settings, model_id)
+    configs = provider_configs(settings, model_id, os.environ)
     certificate = _certificate(settings, clock)
     asked = engine_settings(settings, model_id)
     memory = fitting(settings, asked, folder)
@@ -177,6 +183,7 @@ def build_app(
         load=load_engine or local.load,
         clock=clock,
         aliases=settings.aliases,
+        elsewhere=partial(owner_of, configs=configs),
     )
     store = StoreLimits(
         hot_bytes=settings.hot_mb << 20,
@@ -223,20 +230,10 @@ def build_app(
     answer_stats = AnswerStats()
     traces = _traces(settings)
     observers = (answer_stats,) if traces is None else (answer_stats, traces)
-    asker = Asker(
-        clock=clock,
-        models=models,
-        streams=streams,
-        windows=windows,
-        resources=questions,
-        settings=AskSettings(
-            timeout_ms=settings.timeout_ms,
-            region=settings.region,
-            is_regional=bool(settings.regions),
-        ),
-    )
+    providers = _Providers(settings, clock, configs, questions)
+    catalog, router = _answering(settings, clock, models, streams, windows, questions, providers)
     limited = LimitedAnswers(
-        asker,
+        router,
         _answer_limits(settings, memory.bodies_bytes),
         is_shared=lambda: access.keys.is_shared,
     )
@@ -244,7 +241,7 @@ def build_app(
 
     async def check(question: Question) -> Sequence[Reference]:
         limited.check(question)
-        return await asker.check(question)
+        return await router.check(question)
 
     watches = Watches(
         clock=clock,
@@ -259,6 +256,7 @@ def build_app(
     services = Services(
         answers=answers,
         models=models,
+        catalog=catalog,
         streams=streams,
         windows=windows,
         watches=watches,
@@ -286,6 +284,8 @@ def build_app(
                 "previews": previews.open,
                 **({} if questions.remote is None else {"fetches": questions.remote.at_once}),
             },
+            catalog=catalog,
+            router=router,
             publishing=publishing,
             connections_ended=connections_ended,
             answers=answer_stats,
@@ -307,9 +307,10 @@ def build_app(
             models,
             streams,
             windows,
-            _Guests(publishing, previews, watches, access.keys),
+            _Guests(publishing, previews, watches, access.keys, catalog, providers),
             (
                 workers,
+                providers.workers,
                 questions.uploads,
                 questions.prompts,
                 questions.long_prompts,
@@ -818,6 +819,110 @@ class _Receiving:
             self._webrtc.close()
 
 
+def provider_configs(
+    settings: Settings, model_id: str, environment: Mapping[str, str]
+) -> tuple[ProviderConfig, ...]:
+    """The providers of these settings, with their keys. Raises SettingsInvalid, also for aliases."""
+    _check_aliases(settings, model_id)
+    configs = tuple(
+        ProviderConfig(
+            name=name,
+            base_url=one.base_url,
+            key=read_key(name, one.api_key_env, environment),
+            models=one.models,
+            media=one.media,
+            silence_s=one.timeout,
+            retries=one.retries,
+            max_connections=one.max_connections,
+            max_frames=one.max_frames,
+            max_pixels=one.max_pixels,
+            extra_body=one.extra_body,
+        )
+        for name, one in settings.providers.items()
+    )
+    check_ids(configs, settings.fallbacks, (model_id, *settings.aliases))
+    return configs
+
+
+def _answering(
+    settings: Settings,
+    clock: Clock,
+    models: ModelHost,
+    streams: Streams,
+    windows: Windows,
+    questions: AskResources,
+    providers: _Providers,
+) -> tuple[Catalog, Router]:
+    """Which models there are, and who answers."""
+    gatherer = Gatherer(
+        clock=clock,
+        streams=streams,
+        workers=questions.uploads,
+        decoded_bytes=questions.decoded_bytes,
+        backlog=questions.backlog,
+        remote=questions.remote,
+        settings=GatherSettings(region=settings.region, is_regional=bool(settings.regions)),
+    )
+    asker = Asker(
+        clock=clock,
+        models=models,
+        gatherer=gatherer,
+        windows=windows,
+        resources=questions,
+        settings=AskSettings(timeout_ms=settings.timeout_ms),
+    )
+    catalog = Catalog(models=models, local=asker, providers=providers.make(gatherer))
+    router = Router(
+        catalog, fallbacks=settings.fallbacks, timeout_ms=settings.timeout_ms, clock=clock
+    )
+    return catalog, router
+
+
+class _Providers:
+    """How other servers are asked; without any, nothing of it is imported."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        configs: Sequence[ProviderConfig],
+        questions: AskResources,
+    ) -> None:
+        self.workers = Workers("providers", n_threads=MEDIA_THREADS)
+        self._settings = settings
+        self._clock = clock
+        self._configs = configs
+        self._questions = questions
+        self._client: Any = None  # `httpx.AsyncClient`
+
+    def make(self, gatherer: Gatherer) -> tuple[Any, ...]:
+        if not self._configs:
+            return ()
+        upstream = importlib.import_module(UPSTREAM)
+        provider = importlib.import_module(PROVIDER)
+        questions = self._questions
+        self._client = upstream.open_client(self._configs)
+        parts = provider.ProviderParts(
+            clock=self._clock,
+            gatherer=gatherer,
+            workers=self.workers,
+            in_progress=questions.in_progress,
+            held_bytes=questions.decoded_bytes,
+            timeout_ms=self._settings.timeout_ms,
+            rng=random.Random(),
+        )
+        return tuple(
+            provider.Provider(
+                config, upstream.Upstream(config, self._client, clock=self._clock), parts
+            )
+            for config in self._configs
+        )
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+
+
 @dataclass(frozen=True, slots=True)
 class _Guests:
     """Whoever is connected for as long as it likes."""
@@ -826,12 +931,16 @@ class _Guests:
     previews: Previews
     watches: Watches
     keys: KeyRing
+    catalog: Catalog
+    providers: _Providers
 
     async def close(self) -> None:
         await self.watches.close()
         await self.keys.close()
         await self.publishing.close()
         self.previews.close()
+        await self.catalog.close()
+        await self.providers.close()
 
 
 def _rooms(settings: Settings, clock: Clock) -> Callable[[], Any] | None:
@@ -1082,6 +1191,6 @@ def _lifespan(
 
 def _configure_logging(settings: Settings) -> None:
     configure_log(settings.log_level.upper(), settings.log_format)
-    # Several lines per publisher, with the addresses of both ends.
-    for chatty in ("aioice", "aiortc"):
+    # Several lines per publisher, with the addresses of both ends; one per request to a provider.
+    for chatty in ("aioice", "aiortc", "httpx"):
         logging.getLogger(chatty).setLevel(logging.WARNING)

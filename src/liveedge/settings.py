@@ -52,6 +52,8 @@ _WRITTEN_AS_JSON = frozenset(  # in variables, where they hold more than one wor
         "ice_servers",
         "livekit",
         "remote_media_ports",
+        "providers",
+        "fallbacks",
     }
 )
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?) ?(%|[kmgt]i?b?|b|)", re.IGNORECASE)
@@ -203,6 +205,28 @@ class LiveKitServer(BaseModel):
     api_secret: SecretStr
 
 
+class ProviderSettings(BaseModel):
+    """An OpenAI-compatible server whose models are offered here."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    base_url: Annotated[str, _is_base_url("http", "https")]
+    api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
+    models: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=200)], ...], BeforeValidator(_as_tuple)
+    ] = ()
+    media: Literal["images", "video"] = "images"
+    timeout: Seconds = 60.0  # seconds of silence
+    retries: Annotated[int, Field(ge=0, le=5)] = 2
+    max_connections: Annotated[int, Field(ge=1, le=1024)] = 32
+    max_frames: Annotated[int, Field(ge=1, le=1024)] = 64
+    max_pixels: Annotated[int, Field(ge=1)] | None = None
+    extra_body: dict[str, Any] = Field(default_factory=dict)
+
+
+ProviderName: TypeAlias = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")]
+
+
 class Settings(BaseModel):
     """Every setting of the server, with its default."""
 
@@ -261,6 +285,15 @@ class Settings(BaseModel):
     )
     aliases: dict[str, str] = Field(
         default_factory=dict, description="other ids for the model, as {alias: model id}"
+    )
+    providers: dict[ProviderName, ProviderSettings] = Field(
+        default_factory=dict,
+        description="OpenAI-compatible servers whose models are offered too, as {name: {base_url,"
+        " api_key_env, models, ...}} (docs/providers.md)",
+    )
+    fallbacks: dict[str, Many] = Field(
+        default_factory=dict,
+        description="models that answer while another one is not available, as {model: [model, ...]}",
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where the model runs")
     # A thread is easier to debug and starts with less memory; its crash takes the cameras along.

@@ -42,6 +42,7 @@ from liveedge.service.limits import Budget
 from liveedge.service.models import ModelHost
 from liveedge.service.pictures import Pictures
 from liveedge.service.preview import Previews
+from liveedge.service.providers.catalog import Catalog
 from liveedge.service.publishing import Publishing
 from liveedge.service.question import Answers
 from liveedge.service.rates import Rates
@@ -74,6 +75,7 @@ class Services:
 
     answers: Answers
     models: ModelHost
+    catalog: Catalog  # of all models
     streams: Streams
     windows: Windows
     watches: Watches
@@ -194,7 +196,7 @@ def _facts(services: Services) -> APIRouter:
     @router.get("/models")
     async def models() -> Response:
         """The models that can be asked."""
-        entries = services.models.entries()
+        entries = await services.catalog.entries()
         return json_reply({"object": "list", "data": [model_object(entry) for entry in entries]})
 
     @router.get("/health")

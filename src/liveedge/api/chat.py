@@ -38,6 +38,7 @@ from liveedge.engine.form.forms import ANY_OBJECT, AnswerForm, ChoiceForm, JsonF
 from liveedge.engine.request import SamplingParams
 from liveedge.service.caller import Caller
 from liveedge.service.question import (
+    AnsweredBy,
     AnswerEvent,
     Answers,
     ChoiceEnd,
@@ -53,6 +54,28 @@ from liveedge.service.question import (
     UnknownContent,
 )
 from liveedge.service.tools import in_order_of_calls
+
+# What other servers are told as it was sent; `thread_id`, deadlines and priorities are ours.
+PASSED_ON = (
+    "max_completion_tokens",
+    "max_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "stop",
+    "presence_penalty",
+    "frequency_penalty",
+    "logprobs",
+    "top_logprobs",
+    "n",
+    "response_format",
+    "structured_outputs",
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +190,8 @@ class _Writer:
 
     async def write(self, event: AnswerEvent) -> None:
         self._gathered.add(event)
+        if isinstance(event, AnsweredBy):  # the head of all chunks that follow
+            return
         head = self._gathered.head
         if event.choice not in self._begun:
             self._begun.add(event.choice)
@@ -208,6 +233,7 @@ def to_question(
         max_age_ms=body.max_age_ms,
         priority=body.priority or "interactive",
         region=region,
+        sent=body.model_dump(mode="json", include=set(PASSED_ON), exclude_none=True, by_alias=True),
     )
 
 

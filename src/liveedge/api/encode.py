@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from liveedge.engine.request import TokenLogprob
 from liveedge.frames.frame import Frame
 from liveedge.service.models import ModelEntry
 from liveedge.service.publishing import PublishView
-from liveedge.service.question import AnswerEvent, ChoiceEnd, Report, TextDelta, ToolCallDelta
+from liveedge.service.question import (
+    AnsweredBy,
+    AnswerEvent,
+    ChoiceEnd,
+    Report,
+    TextDelta,
+    ToolCallDelta,
+)
 from liveedge.service.view import StreamView
 
 
@@ -56,6 +63,8 @@ class Collector:
     def add(self, event: AnswerEvent) -> None:
         choice = self._choices[event.choice]
         match event:
+            case AnsweredBy():
+                self.head = replace(self.head, model=event.model)
             case TextDelta():
                 choice.text.append(event.text)
                 choice.logprobs += event.logprobs
@@ -157,6 +166,7 @@ def overshoot_block(report: Report) -> dict[str, Any]:
 def liveedge_block(report: Report) -> dict[str, Any]:
     """Exactly what the model saw, how old it was, and where the time went."""
     return {
+        **_origin(report),
         "frames": [
             {
                 "stream_id": frame.stream_id,
@@ -182,6 +192,16 @@ def liveedge_block(report: Report) -> dict[str, Any]:
     }
 
 
+def _origin(report: Report) -> dict[str, Any]:
+    """Who answered, where that was not our own model as asked."""
+    shown: dict[str, Any] = {}
+    if report.provider is not None:
+        shown["provider"] = report.provider
+    if report.fallback is not None:
+        shown["fallback"] = asdict(report.fallback)
+    return shown
+
+
 def logprobs_block(tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
     """OpenAI's shape."""
     return {
@@ -202,7 +222,7 @@ def model_object(entry: ModelEntry) -> dict[str, Any]:
         "id": entry.id,
         "object": "model",
         "created": entry.created_s,
-        "owned_by": "liveedge",
+        "owned_by": entry.owned_by,
         "status": entry.status,
         "max_model_len": entry.max_model_len,
         "modalities": None if entry.modalities is None else list(entry.modalities),

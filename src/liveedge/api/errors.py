@@ -61,6 +61,13 @@ RULES: Mapping[type[e.LiveEdgeError], Rule] = {
     e.BodyTooLarge: Rule(status=413),
     e.ModelNotFound: Rule(status=404),
     e.ModelUnavailable: Rule(status=503, flat=True, curable=True),
+    e.UpstreamError: Rule(status=502),
+    e.UpstreamHttpError: Rule(status=502),
+    e.UpstreamRejected: Rule(status=400),
+    e.UpstreamLimited: Rule(status=429, curable=True),
+    e.UpstreamRequestFailed: Rule(status=502),
+    e.UpstreamTimeout: Rule(status=504),
+    e.ProviderSafetyBlock: Rule(status=400),
     e.ModelVideoUnsupported: Rule(status=400),
     e.ContextLengthExceeded: Rule(status=400),
     e.ResponseFormatUnsupported: Rule(status=400),
@@ -75,6 +82,7 @@ NEEDS_RETRY_AFTER = (
     e.QueueFull,
     e.ModelUnavailable,
     e.StreamLimitReached,
+    e.UpstreamLimited,
 )
 DEFAULT_RETRY_AFTER_S = 1.0
 
@@ -101,7 +109,14 @@ def answer(error: e.LiveEdgeError, *, face: Face) -> ErrorAnswer:
 
 def error_object(error: e.LiveEdgeError) -> dict[str, Any]:
     """The object under `error`, as every shape and the mid-stream event carry it."""
-    return {"message": _clip(error.message), "type": error.type, "code": error.code}
+    shown: dict[str, Any] = {
+        "message": _clip(error.message),
+        "type": error.type,
+        "code": error.code,
+    }
+    if isinstance(error, e.UpstreamError) and error.upstream:
+        shown["upstream"] = error.upstream
+    return shown
 
 
 def invalid(details: Sequence[Mapping[str, Any]], *, face: Face) -> ErrorAnswer:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 from liveedge.api.connection import ENDS
 from liveedge.api.exposition import (
@@ -32,6 +33,9 @@ from liveedge.service.keys import KeyRing
 from liveedge.service.limited import LIMITS, LimitedAnswers
 from liveedge.service.limits import Bounded
 from liveedge.service.models import ModelHost
+from liveedge.service.providers.breaker import State
+from liveedge.service.providers.catalog import OUTCOMES, Catalog, ModelProvider
+from liveedge.service.providers.router import Router
 from liveedge.service.publishing import Publishing
 from liveedge.service.rates import Rates
 from liveedge.service.streams import Streams
@@ -138,6 +142,8 @@ class MetricSources:
     windows: Windows
     watches: Watches
     budgets: Mapping[str, Bounded]  # what each bounds
+    catalog: Catalog
+    router: Router
     publishing: Publishing
     connections_ended: Mapping[str, int]  # by `connection.ENDS`
     answers: AnswerStats
@@ -163,6 +169,7 @@ def metrics_text(sources: MetricSources) -> str:
             *watch_metrics(sources.watches.totals()),
             *_publishers(sources.publishing),
             *_budgets(sources.budgets),
+            *_providers(sources.catalog, sources.router),
             *_access(sources.access),
             _many(
                 "http_connections_ended_total",
@@ -391,6 +398,81 @@ _BUDGET_METRICS: tuple[tuple[str, Kind, str, Callable[[Bounded], int]], ...] = (
         "counter",
         "What was refused at the bound of each budget.",
         lambda b: b.refused,
+    ),
+)
+
+
+def _providers(catalog: Catalog, router: Router) -> Iterator[Metric]:
+    """Names of providers and models come from the configuration: a closed set."""
+    providers = {provider.config.name: provider for provider in catalog.providers}
+    yield Metric(
+        "provider_requests_total",
+        "counter",
+        "Requests to providers, retries included, by how they ended.",
+        tuple(
+            Sample(float(one.outcomes.get(outcome, 0)), (("provider", name), ("outcome", outcome)))
+            for name, one in providers.items()
+            for outcome in OUTCOMES
+        ),
+    )
+    yield Metric(
+        "provider_breaker_state",
+        "gauge",
+        "1 for the state of each provider's circuit breaker.",
+        tuple(
+            Sample(float(one.state == state), (("provider", name), ("state", state)))
+            for name, one in providers.items()
+            for state in get_args(State)
+        ),
+    )
+    for metric, kind, what, read in _PROVIDER_METRICS:
+        yield _many(metric, kind, what, "provider", {n: read(one) for n, one in providers.items()})
+    yield Metric(
+        "fallbacks_total",
+        "counter",
+        "Questions that another model answered, because the one that was asked was not available.",
+        tuple(
+            Sample(
+                float(router.n_fallbacks[asked, answered]),
+                (("requested", asked), ("answered", answered)),
+            )
+            for asked, others in router.fallbacks.items()
+            for answered in dict.fromkeys(others)
+        ),
+    )
+
+
+_PROVIDER_METRICS: tuple[tuple[str, Kind, str, Callable[[ModelProvider], int]], ...] = (
+    (
+        "provider_up",
+        "gauge",
+        "1 where the provider listed its models when it was last asked; GET /models asks.",
+        lambda p: int(p.availability.is_up),
+    ),
+    ("provider_retries_total", "counter", "Requests made again.", lambda p: p.retries.n_taken),
+    (
+        "provider_retries_refused_total",
+        "counter",
+        "Requests not made again, because too many were.",
+        lambda p: p.retries.n_refused,
+    ),
+    (
+        "provider_breaker_opened_total",
+        "counter",
+        "Times the provider was left alone, because it failed again and again.",
+        lambda p: p.breaker.n_opened,
+    ),
+    (
+        "provider_questions",
+        "gauge",
+        "Questions that a provider works on, or that are made ready for it.",
+        lambda p: p.connections.used,
+    ),
+    (
+        "provider_questions_refused_total",
+        "counter",
+        "Questions refused because the provider had max_connections already.",
+        lambda p: p.connections.refused,
     ),
 )
 

@@ -71,6 +71,10 @@ class JsonSchema(_Body):
     """`response_format.json_schema`."""
 
     schema_: dict[str, Any] | None = Field(None, alias="schema")
+    # For other servers: ours holds every answer to its schema, whatever these say.
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = None
 
 
 class ResponseFormat(_Body):

@@ -6,6 +6,9 @@ and a test fails if one is missing there. A message names the thing, the value a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class LiveEdgeError(Exception):
     """Base of the tree. Raise a subclass."""
@@ -220,6 +223,76 @@ class ModelVideoUnsupported(LiveEdgeError):
 
     code = "model_video_unsupported"
     type = "validation_error"
+
+
+class UpstreamError(LiveEdgeError):
+    """Another server was to answer, and did not; `upstream` says what is known of it."""
+
+    code = "upstream_request_failed"
+    type = "upstream_error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        upstream: Mapping[str, Any] | None = None,
+        retry_after_s: float | None = None,
+        is_unavailable: bool = False,
+        may_retry: bool = False,
+    ) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.upstream = dict(upstream or {})  # provider, status, body, rate_limits; never a key
+        self.is_unavailable = is_unavailable  # not there at all: another model may answer instead
+        self.may_retry = may_retry  # the same request may succeed in a moment
+
+
+class UpstreamHttpError(UpstreamError):
+    """It answered with a status that is no answer: `upstream_http_<status>`."""
+
+    code = "upstream_http"  # and the status
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 500,
+        upstream: Mapping[str, Any] | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(
+            message,
+            upstream=upstream,
+            retry_after_s=retry_after_s,
+            is_unavailable=status == 503,
+            may_retry=status in (408, 429, 500, 502, 503, 504),
+        )
+        self.status = status
+        self.code = f"upstream_http_{status}"
+
+
+class UpstreamRejected(UpstreamHttpError):
+    """It refused what was asked: 4xx."""
+
+
+class UpstreamLimited(UpstreamHttpError):
+    """It was asked too often: 429."""
+
+
+class UpstreamRequestFailed(UpstreamError):
+    """It cannot be reached, broke off, or answered what is no answer."""
+
+
+class UpstreamTimeout(UpstreamError):
+    """It was silent for too long, or the deadline passed while it answered."""
+
+    code = "upstream_timeout"
+
+
+class ProviderSafetyBlock(UpstreamError):
+    """It refused for what the question or the answer holds."""
+
+    code = "provider_safety_block"
+    type = "provider_error"
 
 
 class ContextLengthExceeded(LiveEdgeError):

@@ -1,8 +1,9 @@
 """From a question to its answer: the path of a question, in the order of the checks.
 
 1. the model is there                                  `service.models`
-2. the parts are well-formed                           `service.parts`
+2. the parts are well-formed                           `service.gather`, `service.parts`
 3. the streams exist and belong to the tenant, and the region is ours
+                                                       `service.gather`
 4. the references become frames, fresh enough, few     `service.lookup`, `service.room`;
    frames of a warm window, where the bounds allow it  `service.windows`
 5. there is room for one more question                 `service.limits`
@@ -15,22 +16,15 @@ Leaving `answer` early, or cancelling it, ends the work in every one of these ph
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeGuard, TypeVar
+from typing import TypeGuard
 
 from liveedge.core.clock import Clock
-from liveedge.core.errors import (
-    FrameStale,
-    MediaTooLarge,
-    ModelVideoUnsupported,
-    ParameterUnsupported,
-    RegionMismatch,
-)
+from liveedge.core.errors import FrameStale, ModelVideoUnsupported
 from liveedge.engine.interface import Engine, PreparedRequest
 from liveedge.engine.request import (
     Delta,
@@ -40,27 +34,23 @@ from liveedge.engine.request import (
     SamplingParams,
 )
 from liveedge.frames.refs import SegmentRef
-from liveedge.frames.store import FrameStore
 from liveedge.service.backlog import Backlog
-from liveedge.service.limits import Budget, Holding
-from liveedge.service.lookup import Found, Resolved, find, fresh_until_s
+from liveedge.service.gather import Gathered, Gatherer
+from liveedge.service.limits import Budget
+from liveedge.service.lookup import Found, Resolved
 from liveedge.service.merge import merged
 from liveedge.service.models import ModelHost
-from liveedge.service.parts import Part, Reference, Upload, fetches_nothing, parse_turns
+from liveedge.service.parts import Part, Reference, Upload
 from liveedge.service.prompt import Media, Prompt, make_prompt
 from liveedge.service.question import AnswerEvent, ChoiceEnd, Question, Report, TextDelta
 from liveedge.service.queueing import Queueing, Shape, shape_of
-from liveedge.service.remote import Fetches, RemoteMedia, fetching
+from liveedge.service.remote import RemoteMedia
 from liveedge.service.room import check_room
-from liveedge.service.streams import Streams
 from liveedge.service.tools import CallSplitter, form_of, offered
-from liveedge.service.uploads import Encoded, Uploaded, UploadLimits, decode, read
 from liveedge.service.windows import Windows, WindowUse
 from liveedge.service.workers import Workers
 
 LONG_PROMPT_CHARS = 32_768  # about ten milliseconds to count
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +58,6 @@ class AskSettings:
     """What is not in the question."""
 
     timeout_ms: int = 30_000
-    region: str = "local"
-    is_regional: bool = False  # several regions: a question for another one is refused
-    uploads: UploadLimits = field(default_factory=UploadLimits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +79,6 @@ class AskResources:
 class _Course:
     """When things happened to one question, monotonic."""
 
-    tenant: str
     admitted_s: float
     deadline_s: float
     windows: WindowUse
@@ -115,7 +101,7 @@ class Asker:
         *,
         clock: Clock,
         models: ModelHost,
-        streams: Streams,
+        gatherer: Gatherer,
         windows: Windows,
         resources: AskResources,
         settings: AskSettings,
@@ -123,34 +109,29 @@ class Asker:
     ) -> None:
         self._clock = clock
         self._models = models
-        self._streams = streams
         self._windows = windows
         self._resources = resources
         self._settings = settings
+        self._gatherer = gatherer
         self._new_call_id = new_call_id
 
     async def answer(self, question: Question) -> AsyncGenerator[AnswerEvent, None]:
         """Text of each choice as it comes, and each choice's end. Hold it with `aclosing`."""
         engine, parts, course = self._begin(question)
         windows = course.windows
-        found, stores = await self._look_up(question, parts, course, engine)
+        gathered = await self._look_up(question, parts, course, engine)
         with (
             self._resources.in_progress.hold(),
             self._resources.queueing.place(
-                _shape(question, parts, found), question.priority, tenant=question.tenant
+                _shape(question, parts, gathered.found), question.priority, tenant=question.tenant
             ) as course.began,
             self._resources.decoded_bytes.growing() as decoded,
-            windows.held(stores),
+            windows.held(gathered.stores),
         ):
-            uploaded = await self._decode(parts, decoded, course)
-            media = Media(
-                tenant=question.tenant,
-                found=found,
-                uploaded=uploaded,
-                load=lambda stream_id, index: stores[stream_id].load(index),
-                load_segment=lambda stream_id, indices: stores[stream_id].segment(indices).load,
-                is_exact=lambda stream_id, index: stores[stream_id].is_exact(index),
+            uploaded = await self._gatherer.decode(
+                parts, decoded, tenant=question.tenant, deadline_s=course.deadline_s
             )
+            media = gathered.media(question.tenant, uploaded)
             prompt, prepared = await self._prepare(engine, question, parts, media, course)
             course.windows.accepted()
             calls = CallSplitter(question, new_id=self._new_call_id)
@@ -163,9 +144,7 @@ class Asker:
         """Raise what `answer` would raise before it looks for frames, and return the references:
         for questions that are to be asked later."""
         engine, parts, course = self._begin(question)
-        references = [p for turn in parts for p in turn if isinstance(p, Reference)]
-        self._streams.stores(question.tenant, [item.ref.stream_id for item in references])
-        self._check_region(question)
+        references = self._gatherer.check(question, parts)
         if not engine.model.supports_video:
             _refuse_video(parts, engine)
         await self._check_form(engine, question, course)
@@ -173,17 +152,16 @@ class Asker:
 
     def _begin(self, question: Question) -> tuple[Engine, tuple[tuple[Part, ...], ...], _Course]:
         """The checks that need no stream."""
-        now_s = self._clock.monotonic_s()
+        now_s = question.admitted_s or self._clock.monotonic_s()
         timeout_ms = question.timeout_ms or self._settings.timeout_ms
         engine = self._models.require(question.model)
         engine.model.check_amounts(
             n_messages=len(question.turns),
             n_parts=sum(len(turn.content) for turn in question.turns),
         )
-        parts = _checked_parts(question, self._resources.remote)
+        parts = self._gatherer.parts(question)
         windows = self._windows.of_question(question, parts)
         course = _Course(
-            tenant=question.tenant,
             admitted_s=now_s,
             deadline_s=now_s + timeout_ms / 1000,
             windows=windows,
@@ -196,102 +174,23 @@ class Asker:
         parts: Sequence[Sequence[Part]],
         course: _Course,
         engine: Engine,
-    ) -> tuple[dict[str, Found], Mapping[str, FrameStore]]:
-        references = [p for turn in parts for p in turn if isinstance(p, Reference)]
-        stream_ids = dict.fromkeys(item.ref.stream_id for item in references)
-        stores = self._streams.stores(question.tenant, stream_ids)
-        self._check_region(question)
-        # Before frames are chosen: they would grow old while a new form is checked.
-        await self._check_form(engine, question, course)
-
-        def admit(resolved: Sequence[Resolved]) -> None:
+    ) -> Gathered:
+        def admit(references: Sequence[Reference], resolved: Sequence[Resolved]) -> None:
             if not engine.model.supports_video:
                 _refuse_video(parts, engine)
             check_room(references, resolved, engine.model)
 
-        found = await find(
-            references,
-            access=lambda: self._streams.stores(question.tenant, stream_ids),
-            max_age_ms=question.max_age_ms,
+        gathered = await self._gatherer.frames(
+            question,
+            parts,
             deadline_s=course.deadline_s,
-            clock=self._clock,
             admit=admit,
+            # Before frames are chosen: they would grow old while a new form is checked.
+            check=partial(self._check_form, engine, question, course),
             warm=course.windows.warm_frames,
         )
-        course.fresh_until_s = fresh_until_s(references, found, question.max_age_ms)
-        by_place = {item.where: one for item, one in zip(references, found, strict=True)}
-        return by_place, stores
-
-    def _check_region(self, question: Question) -> None:
-        ours, asked = self._settings.region, question.region
-        if self._settings.is_regional and asked is not None and asked != ours:
-            raise RegionMismatch("this is another region", expected=ours, requested=asked)
-
-    async def _decode(
-        self, parts: Sequence[Sequence[Part]], decoded: Holding, course: _Course
-    ) -> dict[str, Uploaded]:
-        with fetching(self._resources.remote, course.tenant, course.deadline_s) as fetches:
-            encoded = await self._read(parts, fetches, course)
-            announced_bytes = sum(one.announced_bytes for one in encoded)
-            left_s = course.deadline_s - self._clock.monotonic_s()
-            with self._resources.backlog.waiting(announced_bytes, left_s=left_s):
-                decoded.add(announced_bytes)
-                return await self._decode_all(encoded, decoded, course)
-
-    async def _decode_all(
-        self, encoded: list[Encoded], decoded: Holding, course: _Course
-    ) -> dict[str, Uploaded]:
-        limits = self._settings.uploads
-        stopping = threading.Event()
-        uploaded: dict[str, Uploaded] = {}
-        try:
-            while encoded:
-                one = encoded.pop(0)  # its bytes go once it is decoded
-                room_bytes = self._resources.decoded_bytes.capacity - decoded.amount
-                work = partial(decode, one, limits=limits, room_bytes=room_bytes, stopping=stopping)
-                backlog, begun_s = self._resources.backlog, self._clock.monotonic_s()
-                ahead_bytes = backlog.waiting_bytes if one.announced_bytes else 0
-                done = uploaded[one.upload.where] = await self._upload_work(work, course)
-                backlog.took(ahead_bytes, self._clock.monotonic_s() - begun_s)
-                more_bytes = max(0, done.nbytes - one.announced_bytes)
-                self._require_room(decoded.amount + more_bytes, one.upload.where)
-                decoded.add(more_bytes)
-        finally:
-            stopping.set()
-        return uploaded
-
-    async def _read(
-        self, parts: Sequence[Sequence[Part]], fetches: Fetches | None, course: _Course
-    ) -> list[Encoded]:
-        """All uploads, none of them decoded, and not more of them than there can be room for."""
-        limits = self._settings.uploads
-        encoded: list[Encoded] = []
-        for upload in (p for turn in parts for p in turn if isinstance(p, Upload)):
-            data = None
-            if upload.is_remote and fetches is not None:
-                data = await fetches.fetch(upload.url, where=upload.where)
-            work = partial(read, upload, limits=limits, fetched=data)
-            one = await self._upload_work(work, course)
-            encoded.append(one)
-            announced_bytes = sum(known.announced_bytes for known in encoded)
-            self._require_room(announced_bytes, upload.where)
-        return encoded
-
-    async def _upload_work(self, work: Callable[[], T], course: _Course) -> T:
-        return await self._resources.uploads.run_until(
-            work,
-            deadline_s=course.deadline_s,
-            clock=self._clock,
-            what="the decoding of the uploads",
-        )
-
-    def _require_room(self, n_bytes: int, where: str) -> None:
-        capacity = self._resources.decoded_bytes.capacity
-        if n_bytes > capacity:
-            raise MediaTooLarge(
-                f"with {where} the uploads of this question take {n_bytes} bytes decoded, the limit"
-                f" is {capacity} (max_decoded_mb); send fewer or smaller ones"
-            )
+        course.fresh_until_s = gathered.fresh_until_s
+        return gathered
 
     async def _prepare(
         self,
@@ -414,17 +313,6 @@ def _shape(
         n_uploads=sum(isinstance(part, Upload) for turn in parts for part in turn),
         n_frames=sum(len(one.picks) for one in found.values()),
         n_chars=question.n_chars,
-    )
-
-
-def _checked_parts(question: Question, remote: RemoteMedia | None) -> tuple[tuple[Part, ...], ...]:
-    if question.unsupported:
-        raise ParameterUnsupported(
-            f"{', '.join(question.unsupported)}: this server cannot honour it yet, and ignoring it"
-            " would change the answer; leave it out"
-        )
-    return parse_turns(
-        question.turns, check_remote=fetches_nothing if remote is None else remote.check
     )
 
 

@@ -17,7 +17,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from liveedge.core.clock import Clock
-from liveedge.core.errors import LiveEdgeError, ModelNotFound, ModelUnavailable
+from liveedge.core.errors import (
+    LiveEdgeError,
+    ModelNotFound,
+    ModelUnavailable,
+    ParameterUnsupported,
+)
 from liveedge.core.tasks import OwnedThread
 from liveedge.engine.interface import Engine, EngineStatus
 
@@ -39,6 +44,7 @@ class ModelEntry:
     max_model_len: int | None
     modalities: tuple[str, ...] | None
     alias_of: str | None = None
+    owned_by: str = "liveedge"
 
 
 class ModelHost:
@@ -51,10 +57,13 @@ class ModelHost:
         load: Callable[[], Engine],
         clock: Clock,
         aliases: Mapping[str, str] | None = None,
+        elsewhere: Callable[[str], str | None] = lambda _: None,
     ) -> None:
+        """`elsewhere` names the provider of a model that is not ours."""
         self.model_id = model_id
         self._load = load
         self._aliases = dict(aliases or {})
+        self._elsewhere = elsewhere
         self._created_s = clock.wall_ms() // 1000
         self._engine: Future[Engine] = Future()
         self._thread = OwnedThread("liveedge-load", self._run)
@@ -89,9 +98,20 @@ class ModelHost:
         await engine.ready()
         return engine
 
+    def serves(self, name: str) -> bool:
+        """Whether this is our model, by id or alias."""
+        return name == self.model_id or self._aliases.get(name) == self.model_id
+
     def require(self, name: str) -> Engine:
-        """The engine behind an id or alias. Raises ModelNotFound or ModelUnavailable."""
-        if name != self.model_id and self._aliases.get(name) != self.model_id:
+        """The engine behind an id or alias. Raises ModelNotFound or ModelUnavailable, and
+        ParameterUnsupported for a model that another server has."""
+        if not self.serves(name):
+            provider = self._elsewhere(name)
+            if provider is not None:
+                raise ParameterUnsupported(
+                    f"model: {name[:200]} answers at the provider {provider}, and only our own model"
+                    f" can do this; use {self.model_id}"
+                )
             raise ModelNotFound(f"there is no model {name[:200]!r}; there is {self._known()}")
         self.require_ready()
         engine = self.engine

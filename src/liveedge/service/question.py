@@ -85,6 +85,8 @@ class Question:
     max_age_ms: int | None = None  # for every reference that names none
     priority: Priority = "interactive"
     region: str | None = None
+    sent: Mapping[str, Any] = field(default_factory=dict)  # options as sent, for other servers
+    admitted_s: float | None = None  # monotonic; None: when it is answered
     caller: Caller | None = None  # whose limits hold; None: those of every key, by tenant
     traceparent: str | None = None  # the client's span, as its header says it: for traces alone
 
@@ -117,6 +119,14 @@ class FrameUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fallback:
+    """Why another model answered than the one that was asked."""
+
+    requested: str
+    because: str  # the code of its error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """What an answer cost and what it rests on."""
 
@@ -130,6 +140,16 @@ class Report:
     timings_ms: Mapping[str, float]
     corrupt_frames: int  # undecodable frames of uploaded clips, left out
     thread_id: str | None = None
+    provider: str | None = None  # None: our own model
+    fallback: Fallback | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnsweredBy:
+    """Another model answers than the one that was asked; comes first."""
+
+    model: str
+    choice: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +181,7 @@ class ChoiceEnd:
     report: Report
 
 
-AnswerEvent: TypeAlias = TextDelta | ToolCallDelta | ChoiceEnd
+AnswerEvent: TypeAlias = AnsweredBy | TextDelta | ToolCallDelta | ChoiceEnd
 
 
 class Answers(Protocol):

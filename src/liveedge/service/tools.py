@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from liveedge.engine.form.forms import AnswerForm, FunctionForm, ToolForm
 from liveedge.service.question import (
+    AnsweredBy,
     AnswerEvent,
     ChoiceEnd,
     Question,
@@ -100,7 +101,7 @@ class CallSplitter:
                 yield from self._text(event, reader)
             case ChoiceEnd():
                 yield from self._end(event, reader)
-            case ToolCallDelta():
+            case ToolCallDelta() | AnsweredBy():
                 yield event
 
     def _text(self, event: TextDelta, reader: CallReader) -> Iterator[AnswerEvent]:

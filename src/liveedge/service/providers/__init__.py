@@ -1,0 +1,1 @@
+"""Models of other servers: OpenAI-compatible, asked with our frames as pictures."""
