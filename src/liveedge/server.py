@@ -75,7 +75,7 @@ from liveedge.service.providers.router import Router
 from liveedge.service.publishing import Publishing, PublishParts
 from liveedge.service.question import Question
 from liveedge.service.queueing import Queueing
-from liveedge.service.rates import Rates
+from liveedge.service.rates import RatedAnswers, Rates
 from liveedge.service.registry import Registry
 from liveedge.service.remote import RemoteMedia
 from liveedge.service.sources import Pipelines, SourcePolicy
@@ -245,7 +245,7 @@ def build_app(
 
     watches = Watches(
         clock=clock,
-        answers=answers,
+        answers=RatedAnswers(answers, access.rates),
         check=check,
         streams=streams,
         encode=watch_event,

@@ -336,6 +336,58 @@ async def test_a_watch_may_ask_a_providers_model():
         await server.client.delete(f"/v1/watches/{reply.json()['id']}")
 
 
+def standing(stream: str, model: str) -> dict[str, Any]:
+    """A watch on the newest frame."""
+    content = [image(f"ovs://streams/{stream}?frame_index=-1"), {"type": "text", "text": "?"}]
+    messages = [{"role": "user", "content": content}]
+    return {"model": model, "messages": messages, "every_ms": 1000}
+
+
+async def test_a_watch_is_answered_by_a_fallback_from_its_beginning_and_says_by_whom():
+    async with provided(saying("theirs"), fallbacks={MODEL: [THEIRS]}) as (server, _):
+        server.built.models.close()  # away before the watch is made
+        body = standing(await server.filled_stream(2), MODEL)
+        reply = await server.client.post("/v1/watches", json=body)
+        assert reply.status_code == 201, reply.text
+        path, last = f"/v1/watches/{reply.json()['id']}", None
+        while last is None:
+            await asyncio.sleep(0.002)
+            last = (await server.client.get(path)).json()["last_result"]
+        assert (last["model"], last["text"]) == (THEIRS, "theirs")
+        assert last["liveedge"]["fallback"] == {"requested": MODEL, "because": "model_unavailable"}
+        assert last["liveedge"]["provider"] == "peer"
+        await server.client.delete(path)
+
+
+async def test_a_watch_on_what_neither_a_model_nor_its_fallbacks_can_answer_is_refused():
+    async with provided(saying("x"), fallbacks={MODEL: [THEIRS]}) as (server, _):
+        server.built.models.close()
+        body = standing("nobodys", MODEL)
+        reply = await server.client.post("/v1/watches", json=body)
+        assert error_of(reply)["code"] == "stream_not_found"
+    async with serving() as server:
+        server.built.models.close()
+        body = standing(await server.filled_stream(1), MODEL)
+        reply = await server.client.post("/v1/watches", json=body)
+        assert (reply.status_code, error_of(reply)["code"]) == (503, "model_unavailable")
+
+
+async def test_a_watch_whose_provider_fails_tells_it_and_goes_on():
+    moods = in_turn(refusing(500), saying("better"))
+    async with provided(moods, options={"retries": 0}) as (server, upstream):
+        stream = await server.filled_stream(2)
+        reply = await server.client.post("/v1/watches", json=standing(stream, THEIRS))
+        path = f"/v1/watches/{reply.json()['id']}"
+        await until(lambda: upstream.n_asked == 1)
+        async with ticking(server):
+            while (seen := (await server.client.get(path)).json())["answered"] == 0:
+                await asyncio.sleep(0.002)
+        assert seen["errors"] == {"upstream_http_500": 1}
+        assert seen["last_error"]["error"]["type"] == "upstream_error"
+        assert seen["last_error"]["error"]["upstream"]["provider"] == "peer"
+        await server.client.delete(path)
+
+
 async def test_windows_of_a_providers_model_are_refused_by_name():
     async with provided(saying("x")) as (server, _):
         stream = await server.filled_stream(2)
