@@ -121,6 +121,32 @@ async def test_an_answer_is_as_documented_whole_and_in_pieces():
             document.check("/chat/completions", answer)
 
 
+async def test_a_watch_and_its_events_are_as_documented():
+    async with serving() as server:
+        document = await Document.of(server.client)
+        stream_id = await server.filled_stream(3)
+        part = image(f"ovs://streams/{stream_id}?frame_index=-1")
+        body = chat_body(part, every_ms=1000, max_results=1)
+        created = await server.client.post("/watches", json=body)
+        assert created.status_code == 201
+        document.check("/watches", created)
+        watch = f"/watches/{created.json()['id']}"
+        events = await server.client.get(f"{watch}/events")
+        assert "event: result" in events.text
+        assert "event: ended" in events.text
+        document.check("/watches/{watch_id}/events", events)
+        document.check("/watches", await server.client.get("/watches"))
+        shown = await server.client.get(watch)
+        assert shown.json()["last_result"] is not None
+        document.check("/watches/{watch_id}", shown)
+        over = await server.client.get(
+            f"{watch}/events?last_event_id={shown.json()['last_event_id']}"
+        )
+        assert over.status_code == 204
+        document.check("/watches/{watch_id}/events", over)
+        document.check("/watches/{watch_id}", await server.client.delete(watch))
+
+
 async def test_publishing_by_whip_is_as_documented():
     async with serving() as server:
         document = await Document.of(server.client)

@@ -20,8 +20,10 @@ SCHEMA_PATH = "#/components/schemas/{model}"
 # free connection.
 ALWAYS = (400, 408, 500, 503)
 OF_EVERY_KEY = (401, 403, 429)  # no good key, one that does not open this, one that asked too often
-RATE_HEADERS = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")
 FROM_PAGES = 403  # of an open server, to what pages of other sites send
+# Where chat may answer flat: connections and pages, a server that is away, limits of other services.
+FLAT_EVERYWHERE = (400, 401, FROM_PAGES, 408, 429, 501, 503)
+RATE_HEADERS = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")
 HARMLESS = ("get", "head", "options")
 ERRORS = (
     answers.ChatError,
@@ -141,6 +143,12 @@ def _responses(operation: Operation, method: str, schemas: _Schemas) -> dict[str
         str(status): _success(status, operation, schemas)
         for status in (operation.status, *operation.also)
     }
+    for status in operation.empty:
+        shown[str(status)] = {
+            "description": HTTPStatus(status).phrase,
+            "content": {},
+            "headers": _common_headers(operation, required=True),
+        }
     errors = {*operation.errors, *ALWAYS}
     if _takes_key(operation):
         errors.update(OF_EVERY_KEY)
@@ -216,7 +224,7 @@ def _shapes(status: int, operation: Operation) -> Iterator[type[Any]]:
             yield answers.ValidationError
         elif status not in (401, 408, 503):
             yield answers.ChatError
-    if operation.face == "flat" or status in (400, 401, FROM_PAGES, 408, 501, 503):
+    if operation.face == "flat" or status in FLAT_EVERYWHERE:
         yield answers.FlatError
     if status == 409 and operation.is_regional:
         yield answers.RegionError
