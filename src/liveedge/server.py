@@ -277,6 +277,7 @@ def build_app(
             watches=watches,
             budgets={
                 "questions": questions.in_progress,
+                **({"provider_questions": providers.questions} if configs else {}),
                 "queueing_ms": questions.queueing,
                 "request_body_bytes": held_bytes,
                 "publisher_body_bytes": publisher_bytes,
@@ -889,6 +890,8 @@ class _Providers:
         questions: AskResources,
     ) -> None:
         self.workers = Workers("providers", n_threads=MEDIA_THREADS)
+        most = max(1, settings.max_requests // 2)
+        self.questions = Budget(most, what="questions to other servers")
         self._settings = settings
         self._clock = clock
         self._configs = configs
@@ -907,6 +910,7 @@ class _Providers:
             gatherer=gatherer,
             workers=self.workers,
             in_progress=questions.in_progress,
+            elsewhere=self.questions,
             held_bytes=questions.decoded_bytes,
             timeout_ms=self._settings.timeout_ms,
             rng=random.Random(),

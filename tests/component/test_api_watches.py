@@ -229,7 +229,7 @@ async def test_questions_of_watches_count_among_the_requests_of_their_key_and_le
         assert seen["answered"] >= 10
         assert seen["skipped"]["busy"] >= 3
         assert seen["errors"] == {}
-        assert (await server.client.delete(f"/v1/watches/{watch['id']}")).status_code == 429
+        assert (await server.client.delete(f"/v1/watches/{watch['id']}")).status_code == 200
 
 
 async def test_an_engine_that_crashes_is_an_error_and_not_the_end():
