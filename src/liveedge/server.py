@@ -54,7 +54,7 @@ from liveedge.media.pull_policy import PullPolicy
 from liveedge.media.remote import RemoteLimits
 from liveedge.media.source import Source
 from liveedge.media.webrtc.session import IceServer, MediaSessions
-from liveedge.resources import engine_settings, fitting, planned
+from liveedge.resources import PUBLISHER_BODY_BYTES, engine_settings, fitting, planned
 from liveedge.service.answer_stats import AnswerStats
 from liveedge.service.ask import Asker, AskResources, AskSettings
 from liveedge.service.audit import Audit
@@ -103,7 +103,6 @@ LONG_PROMPT_THREADS = 1  # apart from those: texts of many pages wait for each o
 ONE_THREAD_PER_TEXT = ("TOKENIZERS_PARALLELISM", "false")
 # There is one, and others who are replaced at this moment: the newest comes before the older is gone.
 PUBLISHERS_PER_STREAM = 4
-PUBLISHER_BODY_BYTES = 8 << 20  # of offers that are being read; one is at most 256 kB
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # Named as text: not everybody needs them.
 TLS = "liveedge.api.tls"

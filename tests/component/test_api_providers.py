@@ -332,7 +332,11 @@ async def test_while_a_provider_thinks_only_what_it_was_sent_is_held():
 
 
 async def test_what_a_provider_answers_counts_among_the_requests_and_answers_of_a_key():
-    limits = {"requests_per_second": 1.0, "request_burst": 3, "max_output_tokens": 5}
+    limits: dict[str, Any] = {
+        "requests_per_second": 1.0,
+        "request_burst": 3,
+        "max_output_tokens": 5,
+    }
     async with provided(saying("x"), **limits, max_parts=2) as (server, upstream):
         reply = await ask(server, max_completion_tokens=50)
         assert reply.headers["x-ratelimit-remaining"] == "2"

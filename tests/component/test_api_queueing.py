@@ -122,7 +122,7 @@ async def test_what_is_fetched_slowly_is_no_work_that_others_wait_for_and_teache
         return Answer(picture())
 
     web = WebServer(slow)
-    allowing = {"allow_remote_media": True, "allow_private_media": True}
+    allowing: dict[str, Any] = {"allow_remote_media": True, "allow_private_media": True}
     try:
         async with serving(
             max_sessions=SESSIONS, remote_media_ports=[web.port], **allowing
