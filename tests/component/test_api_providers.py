@@ -388,8 +388,8 @@ async def test_a_watch_keeps_the_beginning_of_an_answer_without_end():
         body = chat_body(part, every_ms=60_000) | {"model": THEIRS}
         reply = await server.client.post("/v1/watches", json=body)
         watch = f"/v1/watches/{reply.json()['id']}"
-        while (shown := (await server.client.get(watch)).json())["last_result"] is None:
-            await asyncio.sleep(0.01)
+        await until(lambda: server.built.watches.totals().events["result"] > 0)
+        shown = (await server.client.get(watch)).json()
         assert len(shown["last_result"]["text"]) == MAX_TEXT_CHARS
         assert shown["last_result"]["finish_reason"] == "length"
 
