@@ -46,6 +46,11 @@ class Document:
                 if lines and lines != ["data: [DONE]"]:
                     self.check_value(schema, json.loads(lines[0].removeprefix("data: ")))
 
+    def description(self, path: str, answer: httpx.Response) -> str:
+        """What people are told of this answer of the route."""
+        operation = self._document["paths"][PREFIX + path][answer.request.method.lower()]
+        return str(operation["responses"][str(answer.status_code)]["description"])
+
     def check_value(self, schema: Mapping[str, Any], value: Any) -> None:
         """Every field has to be known, though a client is told to expect new ones."""
         components = _closed(deepcopy(self._document["components"]))

@@ -1101,6 +1101,7 @@ def _remote_media(
         own_ports=own_ports,
         own_addresses=own_addresses(settings.host),
         allow_private=settings.allow_private_media,
+        private_setting="allow_private_media",
         ports=frozenset(settings.remote_media_ports),
     )
     return RemoteMedia(

@@ -45,6 +45,21 @@ async def test_examples_fit_their_schemas_and_are_accepted():
                 )
 
 
+async def test_an_answer_lists_the_codes_that_its_route_can_give_and_no_others():
+    async with serving() as server:
+        paths = (await document_of(server))["paths"]
+        page = (await server.client.get("/docs")).text
+    chat = paths["/v1beta/chat/completions"]["post"]["responses"]
+    assert "`upstream_http_<status>`" in chat["502"]["description"]
+    assert "watch_not_found" not in chat["404"]["description"]
+    assert "source_unavailable" not in chat["422"]["description"]
+    listed = paths["/v1beta/streams"]["get"]["responses"]
+    assert listed["400"]["description"] == "Bad Request"  # what is no HTTP has no code of ours
+    assert listed["500"]["description"] == "Internal Server Error (`internal_error`)"
+    assert "(<code>internal_error</code>)" in page
+    assert "<code>upstream_http_&lt;status&gt;</code>" in page
+
+
 async def test_every_operation_has_a_name_of_its_own_and_links_lead_to_some():
     async with serving() as server:
         told = await document_of(server)

@@ -539,6 +539,9 @@ async def test_every_code_comes_with_its_status_its_shape_and_its_headers(row, t
         check_shape(row, answer.json())
         check_retry(row, answer.headers)
         document.check(row.route, answer)
+        told = document.description(row.route, answer)
+        code = re.sub(r"_http_\d+", "_http_<status>", row.code)
+        assert f"`{code}`" in told, "api/code_places.py leaves it out"
         for secret in ("alpha", "secret of ours", "Traceback", "u:p", "<html"):
             assert secret not in answer.text
 

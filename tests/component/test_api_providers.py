@@ -14,6 +14,7 @@ import pytest
 
 from liveedge.media.clip import ClipLimits, decode_clip
 from liveedge.media.picture import PictureLimits, decode_picture
+from liveedge.service.watch import MAX_TEXT_CHARS
 from liveedge.testing.clock import FakeClock
 from tests.provider_stub import (
     Mood,
@@ -388,6 +389,19 @@ async def test_a_watch_may_ask_a_providers_model():
         await server.client.delete(f"/v1/watches/{reply.json()['id']}")
 
 
+async def test_a_watch_keeps_the_beginning_of_an_answer_without_end():
+    async with provided(saying(*["x" * 100_000] * 20)) as (server, _):
+        stream = await server.filled_stream(2)
+        part = image(f"ovs://streams/{stream}?frame_index=-1")
+        body = chat_body(part, every_ms=60_000) | {"model": THEIRS}
+        reply = await server.client.post("/v1/watches", json=body)
+        watch = f"/v1/watches/{reply.json()['id']}"
+        await until(lambda: server.built.watches.totals().events["result"] > 0)
+        shown = (await server.client.get(watch)).json()
+        assert len(shown["last_result"]["text"]) == MAX_TEXT_CHARS
+        assert shown["last_result"]["finish_reason"] == "length"
+
+
 def standing(stream: str, model: str) -> dict[str, Any]:
     """A watch on the newest frame."""
     content = [image(f"ovs://streams/{stream}?frame_index=-1"), {"type": "text", "text": "?"}]
@@ -492,6 +506,12 @@ BROKEN: dict[str, Mood] = {
     "a wrong type": sending(b'data: {"choices":[]}\n\n', kind="application/octet-stream"),
     "a huge line": sending(b"data: " + b"x" * (2 << 20)),
     "huge JSON": sending(b"[" + b" " * (9 << 20), kind="application/json"),
+    "more values than any answer has": sending(
+        b'{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}],"x":['
+        + b"[]," * 300_000
+        + b"[]]}",
+        kind="application/json",
+    ),
     "a choice of nobody": sending(b'data: {"choices":[{"index":7,"delta":{"content":"x"}}]}\n\n'),
     "a text that is none": sending(b'data: {"choices":[{"index":0,"delta":{"content":[1]}}]}\n\n'),
     "a dropped connection": dropping,

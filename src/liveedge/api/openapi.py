@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from liveedge.api import answers
+from liveedge.api.code_places import codes_at
 from liveedge.api.errors import NEEDS_RETRY_AFTER, RULES
 from liveedge.api.operation import EVENTS, JSON, Operation, header
 
@@ -62,6 +62,9 @@ def complete(document: dict[str, Any], operations: Operations, *, prefix: str) -
         shown["operationId"] = operation_id(path, method)
         shown["parameters"] = [*shown.get("parameters", ()), *_parameters(operation)]
         shown["responses"] = _responses(operation, method, schemas)
+        for status, response in shown["responses"].items():
+            if codes := codes_at(int(status), path, operation):
+                response["description"] += f" ({', '.join(f'`{code}`' for code in codes)})"
         shown |= _security(operation)
         if body := _body(operation, schemas):
             shown["requestBody"] = body
@@ -214,9 +217,8 @@ def _failure(status: int, operation: Operation, schemas: _Schemas) -> dict[str, 
             "description": "Where a retry cannot help",
             "schema": {"enum": ["false"]},
         }
-    codes = ", ".join(f"`{code}`" for code in CODES.get(status, ()))
     return {
-        "description": HTTPStatus(status).phrase + (f" ({codes})" if codes else ""),
+        "description": HTTPStatus(status).phrase,
         "headers": headers,
         "content": {JSON: {"schema": found[0] if len(found) == 1 else {"anyOf": found}}},
     }
@@ -246,17 +248,8 @@ def _rate_headers() -> dict[str, Any]:
     return {name: {"schema": {"type": "string"}} for name in RATE_HEADERS}
 
 
-def _codes() -> dict[int, Sequence[str]]:
-    """Which codes of the table a status may carry."""
-    found: dict[int, set[str]] = defaultdict(set)
-    for cls, rule in RULES.items():
-        found[rule.status].add(cls.code)
-    return {status: sorted(codes) for status, codes in found.items()}
-
-
 def _retried() -> frozenset[int]:
     return frozenset(RULES[cls].status for cls in NEEDS_RETRY_AFTER)
 
 
-CODES = _codes()
 RETRIED = _retried()

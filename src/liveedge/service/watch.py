@@ -67,6 +67,7 @@ TELL_SKIPPED_S: Mapping[SkipReason, float] = {"busy": 1.0, "stale": 5.0, "unchan
 MAX_EVENTS = 256  # in the log of a watch
 MAX_EVENT_BYTES = 256 << 10
 MAX_LISTENERS = 8  # of one watch
+MAX_TEXT_CHARS = 128 << 10  # of an answer: another server's may have no end
 
 Phase: TypeAlias = Literal["idle", "waiting", "asking"]
 
@@ -413,20 +414,21 @@ class Watch:
         question = replace(self._spec.question, request_id=f"{self.id}-{self._n_asked}")
         score = None if detector is None or trigger == "first" else round(detector.score, 3)
         asked_about = None if detector is None else detector.newest
-        text: list[str] = []
+        text, is_cut = "", False
         model = question.model
         end: ChoiceEnd | None = None
         async with aclosing(self._tools.answers.answer(question)) as events:
             async for event in events:
                 match event:
-                    case TextDelta():
-                        text.append(event.text)
+                    case TextDelta() if not is_cut:
+                        text += event.text
+                        is_cut = len(text) > MAX_TEXT_CHARS
                     case ChoiceEnd():
                         end = event
                     case AnsweredBy():
                         model = event.model
                     case _:
-                        pass  # tools are refused when the watch is made
+                        pass  # too long; or tools, which are refused when the watch is made
         assert end is not None, "every choice ends"
         if detector is not None:
             picture = await self._picture(end.report, asked_about)
@@ -437,10 +439,10 @@ class Watch:
                 number=self._n_answered + 1,
                 trigger=trigger,
                 change_score=score,
+                text=text[:MAX_TEXT_CHARS],
                 model=model,
-                text="".join(text),
                 is_json=isinstance(question.form, JsonForm),
-                finish_reason=end.reason,
+                finish_reason="length" if is_cut else end.reason,
                 report=end.report,
             )
         )
