@@ -8,9 +8,12 @@ from liveedge.api.docs import OPERATIONS
 from liveedge.api.operation import EVENTS, JSON
 from tests.documented import Document
 from tests.offers import offer
+from tests.provider_stub import saying, stub
 from tests.serving import MODEL, chat_body, image, serving, video
 
 WINDOW = {"model": MODEL, "seconds": 2}
+TOOLS = [{"type": "function", "function": {"name": "stop"}}]
+CALL = '<tool_call>\n{"name": "stop", "arguments": {}}\n</tool_call>'
 
 
 async def document_of(server):
@@ -134,6 +137,58 @@ async def test_an_answer_is_as_documented_whole_and_in_pieces():
             answer = await server.ask(*parts, **options)
             assert answer.status_code == 200
             document.check("/chat/completions", answer)
+
+
+async def test_calls_of_tools_are_as_documented_whole_and_in_pieces():
+    async with serving() as server:
+        server.engine.answer = f"On it.\n{CALL}"
+        document = await Document.of(server.client)
+        for options in ({}, {"stream": True}, {"logprobs": True}):
+            answer = await server.ask(tools=TOOLS, **options)
+            assert "tool_calls" in answer.text
+            document.check("/chat/completions", answer)
+
+
+async def test_answers_of_other_servers_and_of_fallbacks_are_as_documented():
+    async with stub(saying("it moved")) as upstream:
+        provider = {"base_url": upstream.url, "models": ["their-model"]}
+        fallbacks = {MODEL: ["their-model"]}
+        async with serving(providers={"peer": provider}, fallbacks=fallbacks) as server:
+            document = await Document.of(server.client)
+            stream_id = await server.filled_stream(2)
+            part = image(f"ovs://streams/{stream_id}?frame_index=-1")
+            server.built.models.close()
+            for options in ({}, {"stream": True, "stream_options": {"include_usage": True}}):
+                answer = await server.ask(part, **options)
+                assert "model_unavailable" in answer.text  # why another one answered
+                assert '"provider":"peer"' in answer.text
+                document.check("/chat/completions", answer)
+            body = chat_body(part, every_ms=1000, max_results=1)
+            created = await server.client.post("/watches", json=body)
+            events = await server.client.get(f"/watches/{created.json()['id']}/events")
+            assert "their-model" in events.text
+            document.check("/watches/{watch_id}/events", events)
+            document.check("/models", await server.client.get("/models"))
+
+
+async def test_where_a_key_stands_is_documented_wherever_it_is_told():
+    async with serving(requests_per_second=100.0) as server:
+        told = (await document_of(server))["paths"]
+        stream_id = await server.filled_stream(1)
+        part = image(f"ovs://streams/{stream_id}?frame_index=-1")
+        for path, method, body in (
+            ("/streams", "get", None),
+            ("/streams/{stream_id}", "get", None),
+            ("/chat/completions", "post", chat_body(part)),
+            ("/watches", "post", chat_body(part, every_ms=1000)),
+            ("/watches", "get", None),
+        ):
+            shown = path.replace("{stream_id}", stream_id)
+            answer = await server.client.request(method, shown, json=body)
+            told_headers = told["/v1beta" + path][method]["responses"][str(answer.status_code)]
+            for name in ("limit", "remaining", "reset"):
+                assert f"x-ratelimit-{name}" in answer.headers
+                assert f"x-ratelimit-{name}" in told_headers["headers"], path
 
 
 async def test_a_watch_and_its_events_are_as_documented():

@@ -128,6 +128,8 @@ def test_waits_are_random_and_grow_and_are_no_shorter_than_asked():
         ("Sun, 15 Jun 2025 15:06:50 GMT", 10),
         ("Sun, 15 Jun 2025 15:06:00 GMT", 0),
         ("Sun, 99 Jun 2025 15:06:00 GMT", None),
+        ("Sun, 15 Jun 2025 15:06:50 +99999999999999999999", None),
+        ("Sun, 15 Jun 99999999999999999999 15:06:50 GMT", None),
         ("9" * 1000, MAX_RETRY_AFTER_S),
     ],
 )

@@ -10,7 +10,13 @@ from hypothesis import given, strategies as st
 from liveedge.engine.request import FrameInput, ImagePart, Message, SamplingParams, TextPart
 from liveedge.service.providers.refusal import MAX_BODY_CHARS, Scrub, facts, refused
 from liveedge.service.providers.sse import EventParser
-from liveedge.service.providers.wire import Malformed, Reader, request_of, single
+from liveedge.service.providers.wire import (
+    LEAST_LOGPROB,
+    Malformed,
+    Reader,
+    request_of,
+    single,
+)
 from liveedge.service.question import Question, TextContent, TextDelta, ToolCallDelta, Turn
 from tests.provider_stub import answer, chunk, usage
 
@@ -108,6 +114,38 @@ def test_what_a_server_counts_is_a_count_or_nothing():
     reader.read(usage(prompt=-1, completion=10**30, cached_tokens=7))
     assert reader.spent.prompt_tokens == reader.spent.completion_tokens == 0
     assert reader.spent.cached_tokens == 7
+
+
+def test_a_probability_that_is_no_number_is_none_and_a_number_without_end_is_one():
+    said = {"content": [{"token": "a", "logprob": lp} for lp in (-0.5, 10**400, "x", None, True)]}
+    piece = {"choices": [{"delta": {"content": "a"}, "logprobs": said}]}
+    (event,) = Reader(1).read(piece)
+    assert isinstance(event, TextDelta)
+    least = LEAST_LOGPROB
+    assert [one.logprob for one in event.logprobs] == [-0.5, least, least, least, 1.0]
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"delta": {"tool_calls": [{"index": 0, "function": {"name": "f"}}] * 1000}},
+        {"delta": {"content": "a"}, "logprobs": {"content": [{}] * 100_000}},
+        {"logprobs": {"content": [{"top_logprobs": [{}] * 100_000}]}},
+    ],
+)
+def test_a_small_piece_that_would_be_many_events_is_malformed(choice: object):
+    with pytest.raises(Malformed, match="more than"):
+        Reader(1).read({"choices": [choice]})
+    with pytest.raises(Malformed, match="more than"):
+        Reader(1).read({"choices": [{"delta": {"content": "a"}}] * 1000})
+
+
+@pytest.mark.parametrize("said", [5, {"a": "\ud800"}, "x" * 100_000, ""])
+def test_an_id_of_a_call_that_no_client_could_send_back_is_replaced(said: object):
+    call = {"index": 0, "id": said, "function": {"name": "f", "arguments": "{}"}}
+    (event,) = Reader(1).read({"choices": [{"delta": {"tool_calls": [call]}}]})
+    assert isinstance(event, ToolCallDelta)
+    assert event.id == "call_0_0"
 
 
 def test_halves_of_characters_do_not_get_through():

@@ -17,6 +17,7 @@ class WatchResult(BaseModel):
     number: int
     trigger: Trigger
     change_score: float | None
+    model: str
     text: str
     finish_reason: str
     usage: Usage
@@ -99,6 +100,7 @@ class WatchEvent(BaseModel):
     number: int | None = None
     trigger: Trigger | None = None
     change_score: float | None = None
+    model: str | None = None
     text: str | None = None
     finish_reason: str | None = None
     usage: Usage | None = None

@@ -112,6 +112,11 @@ def _takes_key(operation: Operation) -> bool:
     return operation.key == "key" and not operation.is_public
 
 
+def _is_counted(operation: Operation) -> bool:
+    """Among the requests of its key. What is about the server as a whole is not."""
+    return _takes_key(operation) and operation.is_regional
+
+
 def _security(operation: Operation) -> dict[str, Any]:
     if operation.is_public:
         return {"security": []}
@@ -173,7 +178,7 @@ def _success(status: int, operation: Operation, schemas: _Schemas) -> dict[str, 
     shown = {"description": HTTPStatus(status).phrase, "content": content}
     shown["headers"] = {
         **{name: {"schema": {"type": kind}} for name, kind in names.items()},
-        **(_rate_headers() if operation.face == "chat" else {}),
+        **(_rate_headers() if _is_counted(operation) else {}),
         **_common_headers(operation, required=True),
     }
     if operation.links:
@@ -200,7 +205,7 @@ def _shown(kind: str, operation: Operation, schemas: _Schemas) -> Mapping[str, A
 def _failure(status: int, operation: Operation, schemas: _Schemas) -> dict[str, Any]:
     found = [schemas.of(model) for model in _shapes(status, operation)]
     headers = _common_headers(operation, required=False)
-    if status == 429 and _takes_key(operation):
+    if status == 429 and _is_counted(operation):
         headers |= _rate_headers()
     if status in RETRIED:
         headers["Retry-After"] = {

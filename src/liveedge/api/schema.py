@@ -22,6 +22,8 @@ from liveedge.api.strict import StrictBody as _Body
 
 MAX_TIMEOUT_MS = 3_600_000
 MAX_STREAM_AGE_MS = 10**12
+MAX_NUMBER = 2**31 - 1  # of tokens; the engine counts with no more than 64 bits
+MAX_PIXELS = 10**15 - 1  # as in references
 
 SomeText: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
 UpToFour: TypeAlias = Annotated[list[SomeText], Field(max_length=4)]
@@ -153,11 +155,11 @@ class ChatBody(_Body):
 
     model: str = Field(min_length=1)
     messages: list[ChatMessage] = Field(min_length=1)
-    max_completion_tokens: int | None = Field(None, ge=1)
-    max_tokens: int | None = Field(None, ge=1)
+    max_completion_tokens: int | None = Field(None, ge=1, le=MAX_NUMBER)
+    max_tokens: int | None = Field(None, ge=1, le=MAX_NUMBER)
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(None, ge=-1)  # 0 and -1: all
+    top_k: int | None = Field(None, ge=-1, le=MAX_NUMBER)  # 0 and -1: all
     min_p: float | None = Field(None, ge=0, le=1)
     seed: int | None = None
     stop: (
@@ -235,7 +237,9 @@ class WindowBody(_Body):
     max_fps: float | None = Field(
         None, ge=1e-6, le=1e6, description="frames per second; 1 if left out"
     )
-    max_pixels: int | None = Field(None, ge=1, description="of each frame, after its resize")
+    max_pixels: int | None = Field(
+        None, ge=1, le=MAX_PIXELS, description="of each frame, after its resize"
+    )
     system: str | None = Field(
         None, description="text of the system message, if questions have one"
     )

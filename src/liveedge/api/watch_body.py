@@ -11,6 +11,7 @@ from liveedge.service.change import DEFAULT_THRESHOLD, ChangeRule
 
 MIN_EVERY_MS = 100
 MAX_EVERY_MS = 3_600_000
+MAX_UNTIL_MS = 253_402_300_799_999  # the last year with four digits
 _OF_CHANGE = ("change_threshold", "debounce_ms", "min_interval_ms")
 
 
@@ -40,7 +41,10 @@ class WatchBody(ChatBody):
         description="with on: between two questions; 1000 if left out",
     )
     until: int | None = Field(
-        None, ge=0, description="end at this moment, Unix milliseconds; else with its streams"
+        None,
+        ge=0,
+        le=MAX_UNTIL_MS,
+        description="end at this moment, Unix milliseconds; else with its streams",
     )
     max_results: int | None = Field(None, ge=1, description="end after so many answers")
 

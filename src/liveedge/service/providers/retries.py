@@ -72,8 +72,9 @@ def parse_retry_after(text: str | None, *, wall_ms: int) -> float | None:
         return min(float(text), MAX_RETRY_AFTER_S)
     try:
         when = parsedate_to_datetime(text)
-    except ValueError:
+        if when.tzinfo is None:
+            when = when.replace(tzinfo=UTC)
+        left_s = when.timestamp() - wall_ms / 1000
+    except (ValueError, OverflowError):  # the latter of numbers that no date has
         return None
-    if when.tzinfo is None:
-        when = when.replace(tzinfo=UTC)
-    return min(max(0.0, when.timestamp() - wall_ms / 1000), MAX_RETRY_AFTER_S)
+    return min(max(0.0, left_s), MAX_RETRY_AFTER_S)

@@ -33,6 +33,9 @@ T = TypeVar("T")
 
 MAX_REFUSAL_BYTES = 64 << 10
 MAX_WHOLE_BYTES = 8 << 20  # of an answer that is not streamed, and of a list of models
+# Values of JSON: a few bytes of it become a hundred in memory, and all are looked at in the loop.
+MAX_EVENT_VALUES = 1 << 16
+MAX_WHOLE_VALUES = 1 << 18
 MAX_LISTED = 1000
 POLL_TIMEOUT_S = 5.0
 KEEP_ALIVE_S = 4.0  # less than servers have (uvicorn: 5): a request never meets their end
@@ -79,7 +82,7 @@ class Upstream:
             if response.status_code != 200:
                 raise await self._refusal(response, patience)
             if kind == "application/json":
-                yield self._decoded(await self._whole(response, patience))
+                yield self._decoded(await self._whole(response, patience), MAX_WHOLE_VALUES)
             elif kind == "text/event-stream":
                 async with aclosing(self._events(response, patience)) as pieces:
                     async for piece in pieces:
@@ -105,7 +108,8 @@ class Upstream:
                 return ()
             if response.status_code != 200:
                 raise await self._refusal(response, patience)
-            return _listed(self._decoded(await self._whole(response, patience)))
+            whole = await self._whole(response, patience)
+            return _listed(self._decoded(whole, MAX_WHOLE_VALUES))
 
     def no_answer(self, what: str, *, may_retry: bool = False) -> UpstreamError:
         """The error for pieces that make no answer."""
@@ -163,7 +167,9 @@ class Upstream:
             while (data := await self._known(_next(raw), patience)) is not None:
                 yield data
 
-    def _decoded(self, data: bytes) -> object:
+    def _decoded(self, data: bytes, max_values: int = MAX_EVENT_VALUES) -> object:
+        if sum(map(data.count, (b",", b"[", b"{"))) > max_values:
+            raise self._failed(f"what it sent has more than {max_values} values", status=200)
         try:
             piece: object = json.loads(data)
         except (ValueError, RecursionError) as error:

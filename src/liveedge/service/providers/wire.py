@@ -29,6 +29,9 @@ Delta: TypeAlias = TextDelta | ToolCallDelta
 Reason: TypeAlias = Literal["stop", "length", "tool_calls", "content_filter"]
 
 MAX_CALLS = 128  # tool calls of one choice
+MAX_CHOICES = 64  # in one piece; more than one of a choice is odd already
+MAX_TOKENS = 1 << 16  # with log probabilities, rivals included, in one piece
+MAX_ID_CHARS = 256
 MAX_COUNT = 2**53
 LEAST_LOGPROB = -9999.0
 _REASONS: Mapping[str, Reason] = {
@@ -185,6 +188,8 @@ class Reader:
             return []
         if not isinstance(choices, list):
             raise Malformed("a piece of its answer has no choices")
+        if len(choices) > MAX_CHOICES:
+            raise Malformed(f"a piece of its answer has more than {MAX_CHOICES} choices")
         return [delta for choice in choices for delta in self._choice(choice)]
 
     def _choice(self, shown: object) -> list[Delta]:
@@ -239,6 +244,8 @@ def _deltas(index: int, choice: _Choice, delta: Mapping[str, Any], logprobs: obj
     calls = delta.get("tool_calls") or []
     if not isinstance(calls, list):
         raise Malformed("the tool calls of its answer are no list")
+    if len(calls) > MAX_CALLS:
+        raise Malformed(f"a piece of its answer has more than {MAX_CALLS} tool calls")
     for place, call in enumerate(calls):
         found.append(_call(index, choice, place, call))
     return found
@@ -256,10 +263,12 @@ def _call(index: int, choice: _Choice, place: int, call: object) -> ToolCallDelt
         raise Malformed("a tool call of its answer has no name")
     choice.calls[number] = True
     call_id = call.get("id")
+    if not isinstance(call_id, str) or not 0 < len(call_id) <= MAX_ID_CHARS:
+        call_id = f"call_{index}_{number}"
     return ToolCallDelta(
         choice=index,
         index=number,
-        id=str(call_id or f"call_{index}_{number}") if is_first else None,
+        id=_whole(call_id) if is_first else None,
         name=_whole(str(name)) if is_first else None,
         arguments=_whole(arguments) if isinstance(arguments, str) else "",
     )
@@ -269,6 +278,8 @@ def _logprobs(block: object) -> tuple[TokenLogprob, ...]:
     content = block.get("content") if isinstance(block, dict) else None
     if not isinstance(content, list):
         return ()
+    if sum(1 + len(_objects(item.get("top_logprobs"))) for item in _objects(content)) > MAX_TOKENS:
+        raise Malformed(f"a piece of its answer has more than {MAX_TOKENS} log probabilities")
     return tuple(
         TokenLogprob(token=token, token_bytes=data, logprob=logprob, top=rivals)
         for token, data, logprob, rivals in (
@@ -286,12 +297,19 @@ def _token(item: Mapping[str, Any]) -> tuple[str, bytes, float]:
     token = _whole(str(item.get("token", "")))
     data, logprob = item.get("bytes"), item.get("logprob")
     is_bytes = isinstance(data, list) and all(type(b) is int and 0 <= b < 256 for b in data)
-    is_number = isinstance(logprob, (int, float)) and math.isfinite(logprob)
     return (
         token,
         bytes(data) if is_bytes and data is not None else token.encode(),
-        float(logprob) if is_number and logprob is not None else LEAST_LOGPROB,
+        _logprob(logprob),
     )
+
+
+def _logprob(value: object) -> float:
+    try:
+        number = float(value) if isinstance(value, (int, float)) else LEAST_LOGPROB
+    except OverflowError:  # whole numbers of JSON have no end
+        return LEAST_LOGPROB
+    return number if math.isfinite(number) else LEAST_LOGPROB
 
 
 def _spent(usage: Mapping[str, Any]) -> Spent:
