@@ -120,7 +120,9 @@ def create_app(
             Middleware(NoSuchWebSocket),
         ],
     )
-    bodies = Bodies(max_bytes=settings.max_body_bytes, held=services.held_bytes)
+    bodies = Bodies(
+        max_bytes=settings.max_body_bytes, held=services.held_bytes, setting="max_body_mb"
+    )
     chat = ChatEndpoint(
         answers=services.answers,
         bodies=bodies,

@@ -97,7 +97,7 @@ def check_pull_url(
     host = host.rstrip(".")
     port = DEFAULT_PORTS[scheme] if port is None else port
     if policy.ports is not None and port not in policy.ports:
-        raise _forbidden(f"only the ports {_listed(policy.ports)} are (remote_media_ports)")
+        raise _forbidden(f"its port is none of {_listed(policy.ports)} (remote_media_ports)")
     if host in _METADATA_NAMES:
         raise _forbidden("metadata addresses are never pulled")
     address = _literal(host)
