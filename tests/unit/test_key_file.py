@@ -1,7 +1,8 @@
 """The file of keys: what is no such file is told, and left as it is."""
 
+import resource
 import sqlite3
-from contextlib import closing
+from contextlib import closing, contextmanager
 
 import pytest
 
@@ -81,6 +82,36 @@ def test_several_may_make_the_same_file(tmp_path):
 def test_an_unknown_id_cannot_be_revoked(tmp_path):
     with (
         closing(KeyFile(tmp_path / "keys.sqlite", create=True)) as file,
-        pytest.raises(SettingsInvalid, match="there is no key 123"),
+        pytest.raises(SettingsInvalid, match="there is no key '123'"),
     ):
         file.revoke("123", now_ms=0)
+
+
+@contextmanager
+def files_of_at_most(n_bytes):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_disk_that_takes_no_more_is_told_as_such_and_not_as_damage(tmp_path):
+    path = tmp_path / "keys.sqlite"
+    with (
+        files_of_at_most(4096),
+        pytest.raises(SettingsInvalid, match="whether its disk is full"),
+    ):
+        KeyFile(path, create=True)
+    with closing(KeyFile(path, create=True)) as file:
+        assert file.keys() == ()
+
+
+def test_an_id_that_is_no_key_cannot_draw_on_the_terminal(tmp_path):
+    with (
+        closing(KeyFile(tmp_path / "keys.sqlite", create=True)) as file,
+        pytest.raises(SettingsInvalid) as refused,
+    ):
+        file.revoke("\x1b[31mred\n", now_ms=1)
+    assert refused.value.message.isprintable()

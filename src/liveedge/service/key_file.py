@@ -140,7 +140,7 @@ class KeyFile:
             if key.id == key_id:
                 return key
         raise SettingsInvalid(
-            f"there is no key {key_id[:40]} in {self.path}: `liveedge keys list` shows the ids"
+            f"there is no key {key_id[:40]!r} in {self.path}: `liveedge keys list` shows the ids"
         )
 
     # ── inside ──
@@ -190,6 +190,11 @@ class KeyFile:
         except OSError as error:
             raise SettingsInvalid(
                 f"keys file {self.path} cannot be used: {error.strerror or error}; {way_out(error)}"
+            ) from error
+        except sqlite3.OperationalError as error:  # of its place, not of what is in it
+            raise SettingsInvalid(
+                f"keys file {self.path} cannot be used: {error}; see whether its disk is full or may"
+                " only be read, and whether another program holds it"
             ) from error
         except (sqlite3.Error, ValueError) as error:
             raise SettingsInvalid(
