@@ -42,9 +42,14 @@ class Document:
             data_schema = told["content"][kind]["schema"]["properties"]["data"]
             schema = data_schema.get("anyOf", [data_schema])[0]["contentSchema"]
             for event in answer.text.split("\n\n"):
-                data = event.removeprefix("data: ")
-                if data and data != "[DONE]" and not event.startswith(":"):
-                    self.check_value(schema, json.loads(data))
+                lines = [line for line in event.split("\n") if line.startswith("data: ")]
+                if lines and lines != ["data: [DONE]"]:
+                    self.check_value(schema, json.loads(lines[0].removeprefix("data: ")))
+
+    def description(self, path: str, answer: httpx.Response) -> str:
+        """What people are told of this answer of the route."""
+        operation = self._document["paths"][PREFIX + path][answer.request.method.lower()]
+        return str(operation["responses"][str(answer.status_code)]["description"])
 
     def check_value(self, schema: Mapping[str, Any], value: Any) -> None:
         """Every field has to be known, though a client is told to expect new ones."""

@@ -77,6 +77,7 @@ class Serving:
     foreign: str = ""  # streams that a test may keep here
     empty: str = ""
     filled: str = ""
+    upstream: Any = None  # another server, likewise
 
     async def new_stream(self, **headers: str) -> str:
         body = {"source": {"type": "push"}}

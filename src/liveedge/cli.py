@@ -216,6 +216,8 @@ def _help(field: FieldInfo) -> str:
         return str(field.description)
     if isinstance(default, bool):
         default = "yes" if default else "no"
+    if isinstance(default, tuple):
+        return f"{field.description}; may be repeated (default: {', '.join(map(str, default))})"
     return f"{field.description} (default: {default})"
 
 

@@ -122,7 +122,8 @@ def _create(options: argparse.Namespace) -> int:
         ),
         expires_at_ms=options.expires,
     )
-    with closing(KeyFile(_path(options), create=True)) as file:
+    path = _path(options)
+    with closing(KeyFile(path, create=True)) as file:
         now_ms = SystemClock().wall_ms()
         key, row = made(new, now_ms=now_ms)
         file.add(row)
@@ -130,7 +131,7 @@ def _create(options: argparse.Namespace) -> int:
         print(json.dumps({"key": key, **_shown(row, now_ms)}, ensure_ascii=False))
         return 0
     print(key)
-    print(f"key {row.id} of {row.name}: {_described(row)}", file=sys.stderr)
+    print(f"key {row.id} of {row.name} in {path}: {_described(row)}", file=sys.stderr)
     print("it is not stored and cannot be shown again", file=sys.stderr)
     return 0
 

@@ -23,8 +23,12 @@ from liveedge.engine.memory.plan import (
     plan_memory,
     read_facts,
 )
+from liveedge.service.watch import MAX_EVENT_BYTES
+from liveedge.service.watches import MAX_WATCH_BODY_BYTES
 from liveedge.settings import Settings, memory_bytes
 
+WATCH_BYTES = MAX_WATCH_BODY_BYTES + MAX_EVENT_BYTES
+PUBLISHER_BODY_BYTES = 8 * MIB  # of offers that are being read; one is at most 256 kB
 USABLE = 0.9  # of the machine; the rest is for its kernel and for what else runs on it
 
 
@@ -68,6 +72,8 @@ def memory_asked(settings: Settings, engine: EngineSettings, *, ceiling_bytes: i
             max_body_bytes=settings.max_body_mb * MIB,
             bodies_bytes=_bytes(settings.max_uploads_mb),
             decoded_bytes=_bytes(settings.max_decoded_mb),
+            watches_bytes=2 * settings.max_watches * WATCH_BYTES,  # as many that have ended
+            publishers_bytes=PUBLISHER_BODY_BYTES,
         ),
         budget=budget(settings.memory, ceiling_bytes=ceiling_bytes),
         device=find_device(settings.device),

@@ -54,7 +54,7 @@ from liveedge.media.pull_policy import PullPolicy
 from liveedge.media.remote import RemoteLimits
 from liveedge.media.source import Source
 from liveedge.media.webrtc.session import IceServer, MediaSessions
-from liveedge.resources import engine_settings, fitting, planned
+from liveedge.resources import PUBLISHER_BODY_BYTES, engine_settings, fitting, planned
 from liveedge.service.answer_stats import AnswerStats
 from liveedge.service.ask import Asker, AskResources, AskSettings
 from liveedge.service.audit import Audit
@@ -75,7 +75,7 @@ from liveedge.service.providers.router import Router
 from liveedge.service.publishing import Publishing, PublishParts
 from liveedge.service.question import Question
 from liveedge.service.queueing import Queueing
-from liveedge.service.rates import Rates
+from liveedge.service.rates import RatedAnswers, Rates
 from liveedge.service.registry import Registry
 from liveedge.service.remote import RemoteMedia
 from liveedge.service.sources import Pipelines, SourcePolicy
@@ -103,7 +103,6 @@ LONG_PROMPT_THREADS = 1  # apart from those: texts of many pages wait for each o
 ONE_THREAD_PER_TEXT = ("TOKENIZERS_PARALLELISM", "false")
 # There is one, and others who are replaced at this moment: the newest comes before the older is gone.
 PUBLISHERS_PER_STREAM = 4
-PUBLISHER_BODY_BYTES = 8 << 20  # of offers that are being read; one is at most 256 kB
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # Named as text: not everybody needs them.
 TLS = "liveedge.api.tls"
@@ -245,7 +244,7 @@ def build_app(
 
     watches = Watches(
         clock=clock,
-        answers=answers,
+        answers=RatedAnswers(answers, access.rates),
         check=check,
         streams=streams,
         encode=watch_event,
@@ -277,6 +276,7 @@ def build_app(
             watches=watches,
             budgets={
                 "questions": questions.in_progress,
+                **({"provider_questions": providers.questions} if configs else {}),
                 "queueing_ms": questions.queueing,
                 "request_body_bytes": held_bytes,
                 "publisher_body_bytes": publisher_bytes,
@@ -889,6 +889,8 @@ class _Providers:
         questions: AskResources,
     ) -> None:
         self.workers = Workers("providers", n_threads=MEDIA_THREADS)
+        most = max(1, settings.max_requests // 2)
+        self.questions = Budget(most, what="questions to other servers")
         self._settings = settings
         self._clock = clock
         self._configs = configs
@@ -907,6 +909,7 @@ class _Providers:
             gatherer=gatherer,
             workers=self.workers,
             in_progress=questions.in_progress,
+            elsewhere=self.questions,
             held_bytes=questions.decoded_bytes,
             timeout_ms=self._settings.timeout_ms,
             rng=random.Random(),
@@ -1098,6 +1101,7 @@ def _remote_media(
         own_ports=own_ports,
         own_addresses=own_addresses(settings.host),
         allow_private=settings.allow_private_media,
+        private_setting="allow_private_media",
         ports=frozenset(settings.remote_media_ports),
     )
     return RemoteMedia(

@@ -247,7 +247,8 @@ class Settings(BaseModel):
     cors_origins: Many = Field((), description="browser origin allowed besides localhost; * is any")
     region: str = Field("local", description="name answered as X-Overshoot-Region")
     regions: Many = Field(
-        (), description="all regions; if set, a request for another one is refused"
+        (),
+        description="names of all regions; if set, a request that names another than region is refused",
     )
     # A monitoring system without a key inside a private network is usual; outside it is a leak.
     metrics_public: bool = Field(False, description="answer GET /metrics without a key")

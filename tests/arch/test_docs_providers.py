@@ -21,7 +21,7 @@ def test_its_examples_load(example: str, tmp_path: Path) -> None:
     path.write_text(example)
     settings = load(config=path).settings
     _, model_id = find_model(settings)
-    keys = {"VLLM_KEY": "k", "HOSTED_KEY": "k"}
+    keys = {"VLLM_KEY": "k", "HOSTED_KEY": "k", "FAR_KEY": "k"}
     assert provider_configs(settings, model_id, keys)
 
 

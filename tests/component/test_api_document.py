@@ -8,9 +8,12 @@ from liveedge.api.docs import OPERATIONS
 from liveedge.api.operation import EVENTS, JSON
 from tests.documented import Document
 from tests.offers import offer
+from tests.provider_stub import saying, stub
 from tests.serving import MODEL, chat_body, image, serving, video
 
 WINDOW = {"model": MODEL, "seconds": 2}
+TOOLS = [{"type": "function", "function": {"name": "stop"}}]
+CALL = '<tool_call>\n{"name": "stop", "arguments": {}}\n</tool_call>'
 
 
 async def document_of(server):
@@ -40,6 +43,21 @@ async def test_examples_fit_their_schemas_and_are_accepted():
                 document.check_value(
                     body["content"][JSON]["schema"], body["content"][JSON]["example"]
                 )
+
+
+async def test_an_answer_lists_the_codes_that_its_route_can_give_and_no_others():
+    async with serving() as server:
+        paths = (await document_of(server))["paths"]
+        page = (await server.client.get("/docs")).text
+    chat = paths["/v1beta/chat/completions"]["post"]["responses"]
+    assert "`upstream_http_<status>`" in chat["502"]["description"]
+    assert "watch_not_found" not in chat["404"]["description"]
+    assert "source_unavailable" not in chat["422"]["description"]
+    listed = paths["/v1beta/streams"]["get"]["responses"]
+    assert listed["400"]["description"] == "Bad Request"  # what is no HTTP has no code of ours
+    assert listed["500"]["description"] == "Internal Server Error (`internal_error`)"
+    assert "(<code>internal_error</code>)" in page
+    assert "<code>upstream_http_&lt;status&gt;</code>" in page
 
 
 async def test_every_operation_has_a_name_of_its_own_and_links_lead_to_some():
@@ -119,6 +137,84 @@ async def test_an_answer_is_as_documented_whole_and_in_pieces():
             answer = await server.ask(*parts, **options)
             assert answer.status_code == 200
             document.check("/chat/completions", answer)
+
+
+async def test_calls_of_tools_are_as_documented_whole_and_in_pieces():
+    async with serving() as server:
+        server.engine.answer = f"On it.\n{CALL}"
+        document = await Document.of(server.client)
+        for options in ({}, {"stream": True}, {"logprobs": True}):
+            answer = await server.ask(tools=TOOLS, **options)
+            assert "tool_calls" in answer.text
+            document.check("/chat/completions", answer)
+
+
+async def test_answers_of_other_servers_and_of_fallbacks_are_as_documented():
+    async with stub(saying("it moved")) as upstream:
+        provider = {"base_url": upstream.url, "models": ["their-model"]}
+        fallbacks = {MODEL: ["their-model"]}
+        async with serving(providers={"peer": provider}, fallbacks=fallbacks) as server:
+            document = await Document.of(server.client)
+            stream_id = await server.filled_stream(2)
+            part = image(f"ovs://streams/{stream_id}?frame_index=-1")
+            server.built.models.close()
+            for options in ({}, {"stream": True, "stream_options": {"include_usage": True}}):
+                answer = await server.ask(part, **options)
+                assert "model_unavailable" in answer.text  # why another one answered
+                assert '"provider":"peer"' in answer.text
+                document.check("/chat/completions", answer)
+            body = chat_body(part, every_ms=1000, max_results=1)
+            created = await server.client.post("/watches", json=body)
+            events = await server.client.get(f"/watches/{created.json()['id']}/events")
+            assert "their-model" in events.text
+            document.check("/watches/{watch_id}/events", events)
+            document.check("/models", await server.client.get("/models"))
+
+
+async def test_where_a_key_stands_is_documented_wherever_it_is_told():
+    async with serving(requests_per_second=100.0) as server:
+        told = (await document_of(server))["paths"]
+        stream_id = await server.filled_stream(1)
+        part = image(f"ovs://streams/{stream_id}?frame_index=-1")
+        for path, method, body in (
+            ("/streams", "get", None),
+            ("/streams/{stream_id}", "get", None),
+            ("/chat/completions", "post", chat_body(part)),
+            ("/watches", "post", chat_body(part, every_ms=1000)),
+            ("/watches", "get", None),
+        ):
+            shown = path.replace("{stream_id}", stream_id)
+            answer = await server.client.request(method, shown, json=body)
+            told_headers = told["/v1beta" + path][method]["responses"][str(answer.status_code)]
+            for name in ("limit", "remaining", "reset"):
+                assert f"x-ratelimit-{name}" in answer.headers
+                assert f"x-ratelimit-{name}" in told_headers["headers"], path
+
+
+async def test_a_watch_and_its_events_are_as_documented():
+    async with serving() as server:
+        document = await Document.of(server.client)
+        stream_id = await server.filled_stream(3)
+        part = image(f"ovs://streams/{stream_id}?frame_index=-1")
+        body = chat_body(part, every_ms=1000, max_results=1)
+        created = await server.client.post("/watches", json=body)
+        assert created.status_code == 201
+        document.check("/watches", created)
+        watch = f"/watches/{created.json()['id']}"
+        events = await server.client.get(f"{watch}/events")
+        assert "event: result" in events.text
+        assert "event: ended" in events.text
+        document.check("/watches/{watch_id}/events", events)
+        document.check("/watches", await server.client.get("/watches"))
+        shown = await server.client.get(watch)
+        assert shown.json()["last_result"] is not None
+        document.check("/watches/{watch_id}", shown)
+        over = await server.client.get(
+            f"{watch}/events?last_event_id={shown.json()['last_event_id']}"
+        )
+        assert over.status_code == 204
+        document.check("/watches/{watch_id}/events", over)
+        document.check("/watches/{watch_id}", await server.client.delete(watch))
 
 
 async def test_publishing_by_whip_is_as_documented():

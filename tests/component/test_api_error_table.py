@@ -4,6 +4,8 @@ One row per code and face. A code without a row fails, so a new error brings the
 provokes it. Shapes, statuses and types are those of the wire specification, section 6.
 """
 
+from __future__ import annotations
+
 import asyncio
 import inspect
 import re
@@ -23,10 +25,12 @@ from liveedge.service.caller import Scope
 from liveedge.testing.clock import FakeClock
 from liveedge.testing.engine import FAKE_MODEL, FakeEngine
 from tests.documented import Document
+from tests.provider_stub import Mood, dropping, refusing, silent, stub
 from tests.serving import MODEL, Serving, chat_body, data_url, image, picture, serving, until, video
 from tests.stored_keys import new_key
 
 CHAT = "/chat/completions"
+THEIRS = "their-model"
 STREAM = "/streams/{stream_id}"
 WINDOW = "/streams/{stream_id}/windows/{name}"
 REGION = "us"
@@ -45,6 +49,7 @@ class Row:
     retry: Literal["no", "later", "perhaps"] = "no"  # useless, after `Retry-After`, may help
     settings: dict[str, Any] = field(default_factory=dict)
     scope: Scope | None = None  # the only one of the key; None: a key for everything
+    peer: Mood | None = None  # of another server, whose model is asked
 
     @property
     def name(self) -> str:
@@ -165,6 +170,13 @@ async def a_window_too_many(server):
     return await server.client.put(f"{path}/two", json={"model": MODEL, "seconds": 2})
 
 
+async def a_watch_too_many(server):
+    stream_id = await server.filled_stream(2)
+    part = image(f"ovs://streams/{stream_id}?frame_index=-1")
+    await server.client.post("/watches", json=chat_body(part, every_ms=1000))
+    return await server.client.post("/watches", json=chat_body(part, every_ms=2000))
+
+
 async def push_into_a_simulation(server):
     created = (await server.client.post("/streams", json={"source": {"type": "sim"}})).json()
     return await server.client.post(f"/streams/{created['id']}/frames", content=picture())
@@ -203,6 +215,19 @@ async def asks_something(server):
     return await server.ask()
 
 
+async def to_a_peer(server):
+    return await server.ask(model=THEIRS)
+
+
+async def to_a_silent_peer(server):
+    waiting = asyncio.ensure_future(to_a_peer(server))
+    await until(lambda: server.upstream.n_asked == 1)
+    while not waiting.done():
+        await server.clock.advance(1)
+        await asyncio.sleep(0.01)
+    return await waiting
+
+
 async def to_another_region(server):
     headers = {"X-Overshoot-Region": "eu"}
     return await server.client.post("/v1/chat/completions", json=chat_body(), headers=headers)
@@ -232,6 +257,7 @@ NO_VIDEO = {
 }
 FULL = {"engine": lambda clock: FakeEngine(clock=clock, queue_capacity=0)}
 BOMB = image(data_url(picture(size=(9000, 9000))))
+FILTERED = {"error": {"message": "no", "code": "content_filter"}}
 ONE_REQUEST = {"requests_per_second": 0.01, "request_burst": 1}
 TWO_KEYS = {"api_key": ("alpha", "beta")}
 S, V = "stream_error", "validation_error"
@@ -359,6 +385,14 @@ ROWS = (
         provoke=sends("GET", "/streams/{stream_id}/windows/none"),
     ),
     Row(
+        code="watch_not_found", status=404, type="not_found_error", shape="flat",
+        route="/watches/{watch_id}", provoke=sends("GET", "/watches/none"),
+    ),
+    Row(
+        code="watch_limit_reached", status=429, type="rate_limit_error", shape="flat",
+        route="/watches", provoke=a_watch_too_many, settings={"max_watches": 1},
+    ),
+    Row(
         code="stream_state_invalid", status=409, type=S, shape="flat", route=f"{STREAM}/frames",
         provoke=push_into_a_simulation,
     ),
@@ -432,6 +466,34 @@ ROWS = (
         provoke=after_its_deadline,
     ),
     Row(
+        code="upstream_http_500", status=502, type="upstream_error", route=CHAT, retry="perhaps",
+        provoke=to_a_peer, peer=refusing(500),
+    ),
+    Row(
+        code="upstream_http_404", status=400, type="upstream_error", route=CHAT,
+        provoke=to_a_peer, peer=refusing(404),
+    ),
+    Row(
+        code="upstream_http_401", status=502, type="upstream_error", route=CHAT, retry="perhaps",
+        provoke=to_a_peer, peer=refusing(401),
+    ),
+    Row(
+        code="upstream_http_429", status=429, type="upstream_error", route=CHAT, retry="later",
+        provoke=to_a_peer, peer=refusing(429),
+    ),
+    Row(
+        code="upstream_request_failed", status=502, type="upstream_error", route=CHAT,
+        retry="perhaps", provoke=to_a_peer, peer=dropping,
+    ),
+    Row(
+        code="upstream_timeout", status=504, type="upstream_error", route=CHAT, retry="perhaps",
+        provoke=to_a_silent_peer, peer=silent,
+    ),
+    Row(
+        code="provider_safety_block", status=400, type="provider_error", route=CHAT,
+        provoke=to_a_peer, peer=refusing(400, FILTERED),
+    ),
+    Row(
         code="region_error", status=409, type="region_error", shape="region", route=CHAT,
         provoke=to_another_region, settings={"region": REGION, "regions": (REGION, "eu")},
     ),
@@ -454,9 +516,14 @@ async def ready_for(row, folder):
     if row.scope is not None:
         settings["keys_file"] = folder / "keys.sqlite"
         headers = new_key(settings["keys_file"], scopes=frozenset({row.scope}))
-    async with serving(clock=FakeClock(), **settings) as server:
-        server.client.headers.update(headers)
-        yield server
+    async with stub(row.peer or silent) as upstream:
+        if row.peer is not None:
+            peer = {"base_url": upstream.url, "models": [THEIRS], "retries": 0, "timeout": 3}
+            settings["providers"] = {"peer": peer}
+        async with serving(clock=FakeClock(), **settings) as server:
+            server.client.headers.update(headers)
+            server.upstream = upstream
+            yield server
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
@@ -467,11 +534,14 @@ async def test_every_code_comes_with_its_status_its_shape_and_its_headers(row, t
         assert answer.status_code == row.status, answer.text
         assert answer.headers["content-type"] == "application/json"
         assert answer.headers["x-request-id"]
-        has_region = row.route.startswith(("/chat", "/streams"))
+        has_region = row.route.startswith(("/chat", "/streams", "/watches"))
         assert answer.headers.get("x-overshoot-region") == (REGION if has_region else None)
         check_shape(row, answer.json())
         check_retry(row, answer.headers)
         document.check(row.route, answer)
+        told = document.description(row.route, answer)
+        code = re.sub(r"_http_\d+", "_http_<status>", row.code)
+        assert f"`{code}`" in told, "api/code_places.py leaves it out"
         for secret in ("alpha", "secret of ours", "Traceback", "u:p", "<html"):
             assert secret not in answer.text
 
@@ -487,7 +557,8 @@ def check_shape(row, body):
         assert body == {"detail": {"error": row.code, **asked}}
         return
     assert set(body) == {"detail", "error"}
-    assert set(body["error"]) == {"message", "type", "code"}
+    assert set(body["error"]) - {"upstream"} == {"message", "type", "code"}
+    assert ("upstream" in body["error"]) is (row.peer is not None)
     assert (body["error"]["code"], body["error"]["type"]) == (row.code, row.type)
     message = body["error"]["message"]
     assert message
@@ -525,4 +596,5 @@ def test_every_code_has_a_row_or_a_reason():
         code for code in wanted.keys() - rows - NEVER_OVER_HTTP.keys() if is_raised(wanted[code])
     }
     assert not missing, f"add a row that provokes {missing}"
-    assert not rows - wanted.keys(), "a row for a code that does not exist"
+    made = {code for code in rows if code.startswith("upstream_http_")}  # of a status
+    assert not rows - wanted.keys() - made, "a row for a code that does not exist"

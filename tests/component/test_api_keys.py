@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from liveedge.core.log import JsonFormatter
 from liveedge.service.caller import Allowance
 from tests.component.test_api_livekit import Call
 from tests.component.test_api_order import names
@@ -284,6 +285,17 @@ async def test_a_server_with_a_state_folder_is_closed_by_its_first_key(tmp_path)
         await until(lambda: not server.built.keys.is_open)
         assert (await server.client.get("/v1/streams")).status_code == 401
         assert (await server.client.get("/v1/streams", headers=key)).status_code == 200
+
+
+async def test_the_lines_of_a_refusal_name_its_key(path, caplog):
+    caplog.set_level(logging.INFO, "liveedge")
+    caplog.handler.setFormatter(JsonFormatter())
+    asks = new_key(path, scopes=frozenset({"ask"}))
+    async with serving(keys_file=path) as server:
+        assert (await server.client.get("/streams", headers=asks)).status_code == 403
+    lines = [json.loads(line) for line in caplog.text.splitlines()]
+    audit, request = [one for one in lines if one.get("key_id") == id_of(asks)]
+    assert (audit["logger"], request["logger"]) == ("liveedge.audit", "liveedge.http")
 
 
 async def test_the_audit_log_names_keys_and_requests_by_their_ids(path, caplog):

@@ -241,6 +241,10 @@ async def test_a_body_over_the_limit_is_refused():
         big = json.dumps(chat_body(image(data_url(b"x" * 1_000_000)))).encode()
         answer = await server.client.post("/v1/chat/completions", content=big)
         assert names(answer) == (413, "request_too_large")
+        assert "1048576 bytes (max_body_mb)" in answer.json()["error"]["message"]
+        answer = await server.client.post("/v1/streams", content=b"x" * 100_000)
+        assert names(answer) == (413, "request_too_large")
+        assert "max_body_mb" not in answer.json()["error"]["message"], "another limit"
 
         async def chunks():
             for _ in range(200):

@@ -307,6 +307,58 @@ async def test_a_provider_with_all_its_connections_busy_refuses_more():
         first.cancel()
 
 
+async def test_slow_providers_leave_room_for_our_own_model():
+    async with provided(silent, max_requests=4) as (server, upstream):
+        slow = [asyncio.create_task(ask(server)) for _ in range(4)]
+        await until(lambda: upstream.n_asked == 2 and sum(one.done() for one in slow) == 2)
+        refused = [one.result() for one in slow if one.done()]
+        assert {error_of(reply)["code"] for reply in refused} == {"queue_full"}
+        assert (await server.ask()).status_code == 200
+        assert server.built.questions.queueing.used == 0  # what they take is no work of ours
+        text = (await server.client.get("/metrics")).text
+        assert 'liveedge_budget_used{of="provider_questions"} 2' in text
+        for one in slow:
+            one.cancel()
+
+
+async def test_while_a_provider_thinks_only_what_it_was_sent_is_held():
+    async with provided(silent) as (server, upstream):
+        size = (2000, 1000)
+        asked = asyncio.create_task(ask(server, image(data_url(picture(size=size)))))
+        await until(lambda: upstream.n_asked == 1)
+        held = server.built.questions.decoded_bytes.used
+        assert 0 < held < 200_000  # a JPEG of one colour; 6 MB decoded
+        asked.cancel()
+        await until(lambda: server.built.questions.decoded_bytes.used == 0)
+
+
+async def test_first_tokens_of_providers_are_measured_apart_from_ours():
+    async with provided(saying("x")) as (server, _):
+        await ask(server, image(data_url(picture())))
+        text = (await server.client.get("/metrics")).text
+        assert 'time_to_first_token_seconds_count{frames="elsewhere"} 1' in text
+        assert 'time_to_first_token_seconds_count{frames="cold"} 0' in text
+
+
+async def test_what_a_provider_answers_counts_among_the_requests_and_answers_of_a_key():
+    limits: dict[str, Any] = {
+        "requests_per_second": 1.0,
+        "request_burst": 3,
+        "max_output_tokens": 5,
+    }
+    async with provided(saying("x"), **limits, max_parts=2) as (server, upstream):
+        reply = await ask(server, max_completion_tokens=50)
+        assert reply.headers["x-ratelimit-remaining"] == "2"
+        assert upstream.asked[0].body["max_completion_tokens"] == 5
+        reply = await ask(server, {"type": "text", "text": "a"}, {"type": "text", "text": "b"})
+        assert (reply.status_code, "max_parts" in reply.text) == (422, True)
+        await ask(server)
+        reply = await ask(server)
+        assert (reply.status_code, error_of(reply)["code"]) == (429, "rate_limit_exceeded")
+        assert reply.headers["x-ratelimit-remaining"] == "0"
+        assert upstream.n_asked == 2
+
+
 async def test_an_unknown_model_is_told_which_there_are():
     async with provided(saying("x")) as (server, _):
         error = error_of(await ask(server, model="nobody-has-this"))
@@ -344,10 +396,61 @@ async def test_a_watch_keeps_the_beginning_of_an_answer_without_end():
         body = chat_body(part, every_ms=60_000) | {"model": THEIRS}
         reply = await server.client.post("/v1/watches", json=body)
         watch = f"/v1/watches/{reply.json()['id']}"
-        await until(lambda: server.built.watches.totals().events["result"] == 1)
+        await until(lambda: server.built.watches.totals().events["result"] > 0)
         shown = (await server.client.get(watch)).json()
         assert len(shown["last_result"]["text"]) == MAX_TEXT_CHARS
         assert shown["last_result"]["finish_reason"] == "length"
+
+
+def standing(stream: str, model: str) -> dict[str, Any]:
+    """A watch on the newest frame."""
+    content = [image(f"ovs://streams/{stream}?frame_index=-1"), {"type": "text", "text": "?"}]
+    messages = [{"role": "user", "content": content}]
+    return {"model": model, "messages": messages, "every_ms": 1000}
+
+
+async def test_a_watch_is_answered_by_a_fallback_from_its_beginning_and_says_by_whom():
+    async with provided(saying("theirs"), fallbacks={MODEL: [THEIRS]}) as (server, _):
+        server.built.models.close()  # away before the watch is made
+        body = standing(await server.filled_stream(2), MODEL)
+        reply = await server.client.post("/v1/watches", json=body)
+        assert reply.status_code == 201, reply.text
+        path = f"/v1/watches/{reply.json()['id']}"
+        await until(lambda: server.built.watches.totals().events["result"] > 0)
+        last = (await server.client.get(path)).json()["last_result"]
+        assert (last["model"], last["text"]) == (THEIRS, "theirs")
+        assert last["liveedge"]["fallback"] == {"requested": MODEL, "because": "model_unavailable"}
+        assert last["liveedge"]["provider"] == "peer"
+        await server.client.delete(path)
+
+
+async def test_a_watch_on_what_neither_a_model_nor_its_fallbacks_can_answer_is_refused():
+    async with provided(saying("x"), fallbacks={MODEL: [THEIRS]}) as (server, _):
+        server.built.models.close()
+        body = standing("nobodys", MODEL)
+        reply = await server.client.post("/v1/watches", json=body)
+        assert error_of(reply)["code"] == "stream_not_found"
+    async with serving() as server:
+        server.built.models.close()
+        body = standing(await server.filled_stream(1), MODEL)
+        reply = await server.client.post("/v1/watches", json=body)
+        assert (reply.status_code, error_of(reply)["code"]) == (503, "model_unavailable")
+
+
+async def test_a_watch_whose_provider_fails_tells_it_and_goes_on():
+    moods = in_turn(refusing(500), saying("better"))
+    async with provided(moods, options={"retries": 0}) as (server, upstream):
+        stream = await server.filled_stream(2)
+        reply = await server.client.post("/v1/watches", json=standing(stream, THEIRS))
+        path = f"/v1/watches/{reply.json()['id']}"
+        await until(lambda: upstream.n_asked == 1)
+        async with ticking(server):
+            await until(lambda: server.built.watches.totals().events["result"] > 0)
+        seen = (await server.client.get(path)).json()
+        assert seen["errors"] == {"upstream_http_500": 1}
+        assert seen["last_error"]["error"]["type"] == "upstream_error"
+        assert seen["last_error"]["error"]["upstream"]["provider"] == "peer"
+        await server.client.delete(path)
 
 
 async def test_windows_of_a_providers_model_are_refused_by_name():

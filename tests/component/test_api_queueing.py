@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import httpx
 
-from tests.serving import Serving, serving, until
+from tests.serving import Serving, image, picture, serving, until
+from tests.web_server import Answer, Request, WebServer
 
 SESSIONS = 2
 BURST = 2 * SESSIONS
@@ -110,3 +112,51 @@ async def test_a_client_that_leaves_makes_room_in_the_line():
         assert server.built.questions.queueing.used == 0
         server.engine.release("prefill")
         assert (await server.ask()).status_code == 200
+
+
+async def test_what_is_fetched_slowly_is_no_work_that_others_wait_for_and_teaches_nothing():
+    arrived = threading.Event()
+
+    def slow(_request: Request) -> Answer:
+        arrived.wait(10)
+        return Answer(picture())
+
+    web = WebServer(slow)
+    allowing: dict[str, Any] = {"allow_remote_media": True, "allow_private_media": True}
+    try:
+        async with serving(
+            max_sessions=SESSIONS, remote_media_ports=[web.port], **allowing
+        ) as server:
+            await teach(server)
+            line = server.built.questions.queueing
+            bound_ms = line.capacity
+            asked = asyncio.ensure_future(server.ask(image(web.url("/slow.png"))))
+            await until(lambda: len(web.requests) == 1)
+            server.clock.move(5.0)
+            assert line.used == 0
+            arrived.set()
+            assert (await asked).status_code == 200
+            assert line.capacity <= bound_ms  # it was quick, once it was there
+            assert server.built.held_bytes.used == 0
+    finally:
+        arrived.set()
+        web.close()
+
+
+async def test_whoever_would_wait_too_long_is_refused_before_anything_is_fetched():
+    web = WebServer(lambda _request: Answer(picture()))
+    allowing: dict[str, Any] = {"allow_remote_media": True, "allow_private_media": True}
+    try:
+        async with serving(
+            max_sessions=SESSIONS, remote_media_ports=[web.port], **allowing
+        ) as server:
+            await teach(server)
+            server.engine.hold("prefill")
+            taken, _ = await ask_many(server, OVERLOAD)
+            answer = await server.ask(image(web.url("/x.png")))
+            assert (answer.status_code, answer.json()["error"]["code"]) == (429, "queue_full")
+            assert web.requests == []
+            server.engine.release("prefill")
+            assert {(await one).status_code for one in taken} == {200}
+    finally:
+        web.close()

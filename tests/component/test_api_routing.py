@@ -39,6 +39,8 @@ async def test_a_wrong_method_is_told_all_right_ones(method, path, allow):
         answer = await server.client.request(method, path)
         assert answer.status_code == 405
         assert answer.headers["allow"] == allow
+        if method != "HEAD":
+            assert answer.json()["detail"] == f"{method} is not possible here; possible: {allow}"
 
 
 async def test_a_viewer_token_is_not_available_and_the_answer_says_why():

@@ -313,7 +313,7 @@ async def test_the_line_of_a_request_knows_its_request_stream_and_key(caplog):
         logging.getLogger("liveedge.http").removeHandler(kept)
     created, _, got, asked = lines
     assert created["request_id"] == got["request_id"] == "mine-1"
-    assert got["stream_id"] == asked["stream_id"] == stream_id
+    assert created["stream_id"] == got["stream_id"] == asked["stream_id"] == stream_id
     assert got["key_id"] == asked["key_id"] != "k"
     assert (asked["method"], asked["path"], asked["status"]) == (
         "POST",

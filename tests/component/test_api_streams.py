@@ -205,7 +205,10 @@ async def test_streams_per_key_and_memory_are_limited_and_the_message_says_which
         await server.new_stream(**KEY_B)
         answer = await server.client.post("/streams", json=body, headers=KEY_B)
         assert answer.status_code == 429
-        assert "streams_mb" in answer.json()["detail"]
+        assert answer.json()["detail"] == (
+            "no memory for another stream: each reserves 5 MB (hot_mb and history_mb), and of the"
+            " 15 MB for all (streams_mb) active ones hold 15 MB; delete one first"
+        )
         await server.client.delete(f"/streams/{first}", headers=KEY_A)
         await server.new_stream(**KEY_B)
 

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from liveedge.core.errors import QueueFull
+from liveedge.core.errors import DeadlineExceeded, ModelUnavailable, QueueFull
 from liveedge.service.caller import ALL_SCOPES
 from liveedge.service.watch import MAX_EVENTS, MAX_LISTENERS
 from liveedge.service.watches import TOMBSTONE_S
@@ -166,7 +166,7 @@ async def test_a_stream_without_a_frame_is_waited_for():
 
 async def test_a_watch_that_fails_is_silent_for_longer_and_longer_and_says_why():
     def fails(_request):
-        raise QueueFull("64 requests wait already")
+        raise DeadlineExceeded("it would be too late")
 
     async with serving() as server:
         stream_id = await server.filled_stream(1)
@@ -175,22 +175,22 @@ async def test_a_watch_that_fails_is_silent_for_longer_and_longer_and_says_why()
         async with listen(server, watch) as heard:
             await pass_time(server, 30, stream_id=stream_id)
             seen = await look(server, watch)
-            assert seen["errors"]["queue_full"] == seen["asked"]
+            assert seen["errors"]["deadline_exceeded"] == seen["asked"]
             assert 3 <= seen["asked"] <= 5  # 1, 2, 4, 8, 16 s apart and more
             assert seen["backed_off"] > 20
-            assert seen["last_error"]["error"]["code"] == "queue_full"
+            assert seen["last_error"]["error"]["code"] == "deadline_exceeded"
             assert seen["last_error"]["in_a_row"] == seen["asked"]
             server.engine.answer = "It works."
             await pass_time(server, 40, stream_id=stream_id)
         told = [data for _, kind, data in events(heard.received) if kind == "error"]
-        assert told[0]["error"]["type"] == "rate_limit_error"
+        assert told[0]["error"]["type"] == "timeout_error"
         assert told[0]["retry_at_ms"] - told[0]["at_ms"] >= 1000
         assert kinds(heard)[-1] == "result"
 
 
 async def test_the_retry_after_of_an_error_is_kept():
     def fails(_request):
-        raise QueueFull("full", retry_after_s=20.0)
+        raise ModelUnavailable("it restarts", retry_after_s=20.0)
 
     async with serving() as server:
         stream_id = await server.filled_stream(1)
@@ -198,6 +198,38 @@ async def test_the_retry_after_of_an_error_is_kept():
         watch = await start(server, stream_id)
         await pass_time(server, 19, stream_id=stream_id)
         assert (await look(server, watch))["asked"] == 1
+
+
+async def test_where_others_come_first_a_moment_is_skipped_as_busy_and_is_no_error():
+    def refuses(_request):
+        raise QueueFull("64 requests wait already", retry_after_s=3.0)
+
+    async with serving() as server:
+        stream_id = await server.filled_stream(1)
+        server.engine.answer = refuses
+        watch = await start(server, stream_id)
+        await pass_time(server, 20, stream_id=stream_id)
+        seen = await look(server, watch)
+        assert 4 <= seen["asked"] <= 7  # every 3 to 3.75 s, on the grid of seconds; never longer
+        assert seen["skipped"]["busy"] == seen["asked"]
+        assert seen["backed_off"] + seen["asked"] >= 20
+        assert (seen["errors"], seen["last_error"]) == ({}, None)
+        server.engine.answer = "It works."
+        await pass_time(server, 5, stream_id=stream_id)
+        assert (await look(server, watch))["answered"] >= 1
+
+
+async def test_questions_of_watches_count_among_the_requests_of_their_key_and_leave_it_one():
+    async with serving(requests_per_second=0.5, request_burst=6) as server:
+        stream_id = await server.filled_stream(1)
+        watch = await start(server, stream_id)
+        await pass_time(server, 20, stream_id=stream_id)
+        seen = await look(server, watch)  # not a 429
+        assert seen["answered"] <= 6 + 20 * 0.5
+        assert seen["answered"] >= 10
+        assert seen["skipped"]["busy"] >= 3
+        assert seen["errors"] == {}
+        assert (await server.client.delete(f"/v1/watches/{watch['id']}")).status_code == 200
 
 
 async def test_an_engine_that_crashes_is_an_error_and_not_the_end():
@@ -511,7 +543,12 @@ async def test_a_question_about_the_past_is_no_standing_one():
 
 @pytest.mark.parametrize(
     "extra",
-    [{"n": 2}, {"tools": [{"type": "function", "function": {"name": "call"}}]}, {"logprobs": True}],
+    [
+        {"n": 2},
+        {"tools": [{"type": "function", "function": {"name": "call"}}]},
+        {"functions": [{"name": "call"}]},
+        {"logprobs": True},
+    ],
 )
 async def test_what_a_watch_cannot_give_is_refused_by_name(extra):
     async with serving() as server:

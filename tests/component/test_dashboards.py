@@ -78,7 +78,7 @@ async def test_every_expression_asks_for_metrics_and_labels_that_exist():
             labels = labels_of(one)
             known |= labels.keys()
             if not one.samples:  # of what is not configured here
-                known |= {"provider", "outcome", "state"}
+                known |= {"provider", "outcome", "state", "requested", "answered"}
                 continue
             for label, _ in _MATCHER.findall(matchers):
                 assert label in OF_PROMETHEUS | labels.keys(), f"{name} has no {label}"

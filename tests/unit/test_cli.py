@@ -162,6 +162,7 @@ def test_serve_has_a_flag_with_help_for_every_setting(name: str, capsys):
         "--history-mb MB memory reserved per stream for its older frames, compressed (default: 512)",
         "--retention-s SECONDS",
         "allow sources of type file and device (default: no)",
+        "--remote-media-ports PORT port that they are fetched from; may be repeated (default: 80, 443)",
     ],
 )
 def test_the_help_of_serve_tells_units_defaults_and_lists(says: str, capsys):

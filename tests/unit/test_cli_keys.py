@@ -43,6 +43,7 @@ def test_a_key_is_printed_alone_and_opens_the_server(capsys, place):
     assert re.fullmatch(r"le_[0-9a-f]{10}_[0-9a-f]{64}", key)
     assert key not in said.err
     assert key.split("_")[1] in said.err
+    assert place[1] in said.err, "a file that nobody meant is made as well"
     caller = ring(Path(place[1])).find(key)
     assert isinstance(caller, Caller)
     assert caller.scopes == DEFAULT_SCOPES

@@ -54,3 +54,17 @@ def test_a_waiting_thread_returns_when_time_is_over_or_the_event_is_set():
     assert results == [False]
     assert clock.wait(event, 10)
     assert thread.stop()
+
+
+async def test_a_loop_until_a_moment_between_two_ticks_ends():
+    clock = FakeClock(monotonic_s=0.0)
+    n_sleeps = 0
+
+    async def loop() -> None:
+        nonlocal n_sleeps
+        while clock.monotonic_s() < 4e-10 and n_sleeps < 10:  # the clock counts nanoseconds
+            n_sleeps += 1
+            await clock.sleep(4e-10 - clock.monotonic_s())
+
+    await asyncio.gather(loop(), clock.advance(1.0))
+    assert n_sleeps == 1

@@ -91,9 +91,12 @@ def test_addresses_that_are_no_host_are_refused(host: str) -> None:
 @pytest.mark.parametrize("host", ["10.0.0.7", "192.168.1.20", "127.0.0.1", "[fd12::7]"])
 def test_private_addresses_can_be_switched_off(host: str) -> None:
     strict = PullPolicy(allow_private=False)
-    with pytest.raises(SourceUnavailable, match="not allowed by the configuration"):
+    with pytest.raises(SourceUnavailable, match="need the setting allow_private_sources"):
         check_pull_url(f"rtsp://{host}/x", policy=strict)
     assert check_pull_url("rtsp://8.8.8.8/x", policy=strict).port == 554
+    other = PullPolicy(allow_private=False, private_setting="allow_private_media")
+    with pytest.raises(SourceUnavailable, match="need the setting allow_private_media"):
+        check_pull_url(f"rtsp://{host}/x", policy=other)
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ class FunctionCall(_Answer):
     arguments: str
 
 
-class ToolCall(_Answer):
+class CalledTool(_Answer):
     """One call of a tool."""
 
     id: str
@@ -110,7 +110,7 @@ class Message(_Answer):
 
     role: Literal["assistant"]
     content: str | None
-    tool_calls: list[ToolCall] = []
+    tool_calls: list[CalledTool] = []
 
 
 class Rival(_Answer):

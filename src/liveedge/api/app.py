@@ -120,7 +120,9 @@ def create_app(
             Middleware(NoSuchWebSocket),
         ],
     )
-    bodies = Bodies(max_bytes=settings.max_body_bytes, held=services.held_bytes)
+    bodies = Bodies(
+        max_bytes=settings.max_body_bytes, held=services.held_bytes, setting="max_body_mb"
+    )
     chat = ChatEndpoint(
         answers=services.answers,
         bodies=bodies,
@@ -263,12 +265,17 @@ def _answer_errors(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def unrouted(request: Request, error: HTTPException) -> Response:
         """No such route, or not with this method."""
+        # Of a 405 the framework names the methods of one route only.
+        methods = allowed_methods(request) if error.status_code == 405 else ""
         text, code = {
-            404: (f"there is no route {request.url.path[:200]}", "not_found"),
-            405: (f"{request.method} is not possible here", "method_not_allowed"),
+            404: (f"there is no route {request.url.path[:200]}; /docs lists all", "not_found"),
+            405: (
+                f"{request.method} is not possible here; possible: {methods}",
+                "method_not_allowed",
+            ),
         }.get(error.status_code, (str(error.detail), "http_error"))
         body = flat_body(text, "invalid_request_error", code)
         headers = {"x-should-retry": "false", **(error.headers or {})}
-        if error.status_code == 405:  # the framework names the methods of one route only
-            headers["Allow"] = allowed_methods(request)
+        if methods:
+            headers["Allow"] = methods
         return error_reply(ErrorAnswer(error.status_code, body, headers))

@@ -9,7 +9,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
-from liveedge.core.errors import BodyTooLarge, LiveEdgeError, RequestInvalid
+from liveedge.core.errors import BodyTooLarge, RequestInvalid
 from liveedge.service.limits import Budget, Shares
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -37,8 +37,10 @@ class Bodies:
     How long one may take is for the connection to say (`connection.py`).
     """
 
-    def __init__(self, *, max_bytes: int, held: Budget) -> None:
+    def __init__(self, *, max_bytes: int, held: Budget, setting: str = "") -> None:
+        """`setting` names the limit in refusals."""
         self._max_bytes = max_bytes
+        self._setting = setting
         self._held = held
         self._coming = Shares(
             max(max_bytes, held.capacity // 2), what="bytes of unfinished request bodies of one key"
@@ -52,18 +54,22 @@ class Bodies:
         limit = min(max_bytes or self._max_bytes, self._max_bytes)
         chunks: list[bytes] = []
         if _declared_length(request) > limit:
-            raise _too_large(limit)
+            raise self._too_large(limit)
         with self._held.growing() as held:
             with self._coming.growing(owner) as coming:
                 async for chunk in request.stream():
                     if held.amount + len(chunk) > limit:
-                        raise _too_large(limit)
+                        raise self._too_large(limit)
                     coming.add(len(chunk))
                     held.add(len(chunk))
                     chunks.append(chunk)
             data = b"".join(chunks)
             chunks.clear()  # not twice in memory for as long as the answer takes
             yield data
+
+    def _too_large(self, limit: int) -> BodyTooLarge:
+        name = f" ({self._setting})" if self._setting and limit == self._max_bytes else ""
+        return BodyTooLarge(f"the body exceeds the limit of {limit} bytes{name}; send less at once")
 
 
 def parse(data: bytes, model: type[Model]) -> Model:
@@ -80,10 +86,6 @@ def parse(data: bytes, model: type[Model]) -> Model:
 def _declared_length(request: Request) -> int:
     text = request.headers.get("content-length", "")
     return int(text) if text.isascii() and text.isdigit() else 0
-
-
-def _too_large(limit: int) -> LiveEdgeError:
-    return BodyTooLarge(f"the body exceeds the limit of {limit} bytes; send less at once")
 
 
 def _plain(msg: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from liveedge.api import answers
+from liveedge.api import answers, answers_watches
 from liveedge.api.openapi import complete, operation_id
 from liveedge.api.operation import EVENTS, JSON, Operation, header, query
 from liveedge.api.schema import ChatBody, StreamBody, WindowBody
@@ -41,6 +41,10 @@ FPS = query("fps", "Pictures per second", type="number", default=5, exclusiveMin
 IF_MATCH = header("If-Match", "The ETag that came with the answer", type="string") | {
     "required": True
 }
+LAST_EVENT_ID = (
+    header("Last-Event-ID", "Go on after this event", type="integer", minimum=0),
+    query("last_event_id", "The same, for clients that cannot set headers", type="integer"),
+)
 QUESTION = {
     "model": "liveedge/workcell-tiny",
     "messages": [
@@ -56,10 +60,7 @@ QUESTION = {
         }
     ],
 }
-LAST_EVENT_ID = (
-    header("Last-Event-ID", "Go on after this event", type="integer", minimum=0),
-    query("last_event_id", "The same, for clients that cannot set headers", type="integer"),
-)
+WATCH = {**QUESTION, "every_ms": 1000}
 NEW_STREAM = {"source": {"type": "sim"}}
 WINDOW = {"model": "liveedge/workcell-tiny", "seconds": 10, "max_fps": 1}
 
@@ -94,7 +95,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         event=answers.ChatCompletionChunk,
         end_mark="[DONE]",
         face="chat",
-        errors=(400, 401, 403, 404, 409, 410, 413, 422, 429, 500, 503, 504),
+        errors=(400, 401, 403, 404, 409, 410, 413, 422, 429, 500, 502, 503, 504),
         body=ChatBody,
         example=QUESTION,
     ),
@@ -151,14 +152,23 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ),
     ("/watches", "post"): Operation(
         status=201,
-        errors=(400, 401, 403, 404, 409, 413, 422, 429, 503, 504),
+        answer=answers_watches.ShownWatch,
+        face="chat",
+        errors=(400, 401, 403, 404, 409, 413, 422, 429, 502, 503, 504),
         body=WatchBody,
+        example=WATCH,
     ),
-    ("/watches", "get"): Operation(errors=(401, 409)),
-    ("/watches/{watch_id}", "get"): Operation(errors=(401, 404, 409)),
-    ("/watches/{watch_id}", "delete"): Operation(errors=(401, 404, 409)),
+    ("/watches", "get"): Operation(answer=answers_watches.WatchList, errors=(401, 409)),
+    ("/watches/{watch_id}", "get"): Operation(
+        answer=answers_watches.ShownWatch, errors=(401, 404, 409)
+    ),
+    ("/watches/{watch_id}", "delete"): Operation(
+        answer=answers_watches.DeletedWatch, errors=(401, 404, 409)
+    ),
     ("/watches/{watch_id}/events", "get"): Operation(
         kinds=(EVENTS,),
+        event=answers_watches.WatchEvent,
+        empty=(204,),
         errors=(400, 401, 404, 409, 429),
         parameters=LAST_EVENT_ID,
     ),

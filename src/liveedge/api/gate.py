@@ -81,14 +81,15 @@ class Gate:
         found = caller_of(self.keys, request.headers.get("authorization"))
         request_id = str(request.scope["state"].get("request_id", "-"))
         if isinstance(found, Refused):
+            note(key_id=found.key_id)
             self.audit.refusal(found.reason, request_id=request_id, key_id=found.key_id)
             raise Unauthorized(found.message)
+        note(key_id=found.key_id)
         if scope not in found.scopes:
             self.audit.refusal("scope", request_id=request_id, key_id=found.key_id)
             raise PermissionDenied(
                 f"this needs the scope {scope}, and the key {found.key_id} has"
                 f" {', '.join(sorted(found.scopes)) or 'none'}"
             )
-        note(key_id=found.key_id)
         self.leashes.hold(request.scope, found.key_id)
         return found

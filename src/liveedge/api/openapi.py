@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from liveedge.api import answers
+from liveedge.api.code_places import codes_at
 from liveedge.api.errors import NEEDS_RETRY_AFTER, RULES
 from liveedge.api.operation import EVENTS, JSON, Operation, header
 
@@ -20,8 +20,10 @@ SCHEMA_PATH = "#/components/schemas/{model}"
 # free connection.
 ALWAYS = (400, 408, 500, 503)
 OF_EVERY_KEY = (401, 403, 429)  # no good key, one that does not open this, one that asked too often
-RATE_HEADERS = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")
 FROM_PAGES = 403  # of an open server, to what pages of other sites send
+# Where chat may answer flat: connections and pages, a server that is away, limits of other services.
+FLAT_EVERYWHERE = (400, 401, FROM_PAGES, 408, 429, 501, 503)
+RATE_HEADERS = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")
 HARMLESS = ("get", "head", "options")
 ERRORS = (
     answers.ChatError,
@@ -60,6 +62,9 @@ def complete(document: dict[str, Any], operations: Operations, *, prefix: str) -
         shown["operationId"] = operation_id(path, method)
         shown["parameters"] = [*shown.get("parameters", ()), *_parameters(operation)]
         shown["responses"] = _responses(operation, method, schemas)
+        for status, response in shown["responses"].items():
+            if codes := codes_at(int(status), path, operation):
+                response["description"] += f" ({', '.join(f'`{code}`' for code in codes)})"
         shown |= _security(operation)
         if body := _body(operation, schemas):
             shown["requestBody"] = body
@@ -107,6 +112,11 @@ def _takes_key(operation: Operation) -> bool:
     return operation.key == "key" and not operation.is_public
 
 
+def _is_counted(operation: Operation) -> bool:
+    """Among the requests of its key. What is about the server as a whole is not."""
+    return _takes_key(operation) and operation.is_regional
+
+
 def _security(operation: Operation) -> dict[str, Any]:
     if operation.is_public:
         return {"security": []}
@@ -141,6 +151,12 @@ def _responses(operation: Operation, method: str, schemas: _Schemas) -> dict[str
         str(status): _success(status, operation, schemas)
         for status in (operation.status, *operation.also)
     }
+    for status in operation.empty:
+        shown[str(status)] = {
+            "description": HTTPStatus(status).phrase,
+            "content": {},
+            "headers": _common_headers(operation, required=True),
+        }
     errors = {*operation.errors, *ALWAYS}
     if _takes_key(operation):
         errors.update(OF_EVERY_KEY)
@@ -162,7 +178,7 @@ def _success(status: int, operation: Operation, schemas: _Schemas) -> dict[str, 
     shown = {"description": HTTPStatus(status).phrase, "content": content}
     shown["headers"] = {
         **{name: {"schema": {"type": kind}} for name, kind in names.items()},
-        **(_rate_headers() if operation.face == "chat" else {}),
+        **(_rate_headers() if _is_counted(operation) else {}),
         **_common_headers(operation, required=True),
     }
     if operation.links:
@@ -189,7 +205,7 @@ def _shown(kind: str, operation: Operation, schemas: _Schemas) -> Mapping[str, A
 def _failure(status: int, operation: Operation, schemas: _Schemas) -> dict[str, Any]:
     found = [schemas.of(model) for model in _shapes(status, operation)]
     headers = _common_headers(operation, required=False)
-    if status == 429 and _takes_key(operation):
+    if status == 429 and _is_counted(operation):
         headers |= _rate_headers()
     if status in RETRIED:
         headers["Retry-After"] = {
@@ -201,9 +217,8 @@ def _failure(status: int, operation: Operation, schemas: _Schemas) -> dict[str, 
             "description": "Where a retry cannot help",
             "schema": {"enum": ["false"]},
         }
-    codes = ", ".join(f"`{code}`" for code in CODES.get(status, ()))
     return {
-        "description": HTTPStatus(status).phrase + (f" ({codes})" if codes else ""),
+        "description": HTTPStatus(status).phrase,
         "headers": headers,
         "content": {JSON: {"schema": found[0] if len(found) == 1 else {"anyOf": found}}},
     }
@@ -216,7 +231,7 @@ def _shapes(status: int, operation: Operation) -> Iterator[type[Any]]:
             yield answers.ValidationError
         elif status not in (401, 408, 503):
             yield answers.ChatError
-    if operation.face == "flat" or status in (400, 401, FROM_PAGES, 408, 501, 503):
+    if operation.face == "flat" or status in FLAT_EVERYWHERE:
         yield answers.FlatError
     if status == 409 and operation.is_regional:
         yield answers.RegionError
@@ -233,17 +248,8 @@ def _rate_headers() -> dict[str, Any]:
     return {name: {"schema": {"type": "string"}} for name in RATE_HEADERS}
 
 
-def _codes() -> dict[int, Sequence[str]]:
-    """Which codes of the table a status may carry."""
-    found: dict[int, set[str]] = defaultdict(set)
-    for cls, rule in RULES.items():
-        found[rule.status].add(cls.code)
-    return {status: sorted(codes) for status, codes in found.items()}
-
-
 def _retried() -> frozenset[int]:
     return frozenset(RULES[cls].status for cls in NEEDS_RETRY_AFTER)
 
 
-CODES = _codes()
 RETRIED = _retried()

@@ -25,6 +25,7 @@ class Operation:
 
     status: int = 200
     also: tuple[int, ...] = ()  # other statuses with the same answer
+    empty: tuple[int, ...] = ()  # other statuses, without content
     kinds: tuple[str, ...] = (JSON,)  # of the answer
     answer: type[Any] | None = None  # the JSON of it: a model or dataclass
     event: type[Any] | None = None  # the JSON of each event, where the answer is a stream of them

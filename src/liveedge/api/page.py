@@ -5,6 +5,7 @@ Pure. Everything from the document is escaped.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
@@ -23,6 +24,7 @@ BOUNDS = {
     "maxLength": "characters ≤",
     "default": "default",
 }
+_CODE = re.compile(r"`+([^`]+)`+")
 STYLE = """
 :root{color-scheme:light dark}
 body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
@@ -44,6 +46,7 @@ def api_page(document: Mapping[str, Any]) -> str:
         f'<link rel="icon" href="data:,"><title>{title}</title><style>{STYLE}</style></head><body>',
         f"<h1>{title}</h1>",
         "<p>Every path also answers under <code>/v1</code> and without a prefix.</p>",
+        "<p>Where the server has keys: <code>Authorization: Bearer KEY</code>.</p>",
         '<p>For programs: <a href="openapi.json">openapi.json</a>.</p>',
     ]
     for path, methods in document["paths"].items():
@@ -57,14 +60,14 @@ def api_page(document: Mapping[str, Any]) -> str:
 def _operation(path: str, method: str, operation: Mapping[str, Any]) -> Iterator[str]:
     yield f'<h2><span class="method">{method.upper()}</span><code>{escape(path)}</code></h2>'
     key = "No key needed." if operation.get("security") == [] else ""
-    yield f"<p>{escape(operation.get('description', ''))} {key}</p>"
+    yield f"<p>{_text(operation.get('description', ''))} {key}</p>"
     if parameters := operation.get("parameters"):
         rows = [
             (
                 f"<code>{escape(one['name'])}</code>",
                 one["in"],
                 _type(one["schema"]),
-                escape(one.get("description", "")),
+                _text(one.get("description", "")),
             )
             for one in parameters
         ]
@@ -72,10 +75,15 @@ def _operation(path: str, method: str, operation: Mapping[str, Any]) -> Iterator
     if body := operation.get("requestBody"):
         yield f"<p>Body: {_contents(body['content'])}</p>"
     answers = [
-        (status, f"{escape(one['description'])}: {_contents(one['content'])}", _names(one))
+        (status, f"{_text(one['description'])}: {_contents(one['content'])}", _names(one))
         for status, one in operation["responses"].items()
     ]
     yield _table(("status", "answer", "headers"), answers)
+
+
+def _text(description: str) -> str:
+    """With what stands between backticks as code."""
+    return _CODE.sub(r"<code>\1</code>", escape(description))
 
 
 def _names(response: Mapping[str, Any]) -> str:
@@ -93,7 +101,7 @@ def _contents(content: Mapping[str, Any]) -> str:
 
 def _schema(schema: Mapping[str, Any]) -> Iterator[str]:
     if text := schema.get("description"):
-        yield f"<p>{escape(text)}</p>"
+        yield f"<p>{_text(text)}</p>"
     required = schema.get("required", ())
     rows = [
         (

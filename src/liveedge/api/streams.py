@@ -19,6 +19,7 @@ from liveedge.api.reply import json_reply
 from liveedge.api.schema import SourceBody, StreamBody
 from liveedge.core.clock import Clock
 from liveedge.core.errors import RequestInvalid
+from liveedge.core.log import note
 from liveedge.service.caller import Caller
 from liveedge.service.pictures import Pictures
 from liveedge.service.preview import Previews, preview_fps
@@ -106,6 +107,7 @@ class StreamRoutes:
 
     def _note(self, what: str, request: Request, caller: Caller, stream_id: str) -> None:
         request_id = request.state.request_id
+        note(stream_ids=(stream_id,))
         self.gate.audit.event(
             what, key_id=caller.key_id, request_id=request_id, stream_id=stream_id
         )

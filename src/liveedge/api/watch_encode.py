@@ -70,6 +70,7 @@ def _result(event: ResultEvent) -> dict[str, Any]:
         "number": event.number,
         "trigger": event.trigger,
         "change_score": event.change_score,
+        "model": event.model,
         "text": event.text,
         "finish_reason": event.finish_reason,
         **closing([event.report]),

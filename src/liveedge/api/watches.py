@@ -22,9 +22,8 @@ from liveedge.core.errors import ParameterUnsupported, QueryParamInvalid
 from liveedge.service.caller import Caller
 from liveedge.service.watch import Missed, Watch, WatchSpec
 from liveedge.service.watch_log import Logged
-from liveedge.service.watches import Watches
+from liveedge.service.watches import MAX_WATCH_BODY_BYTES, Watches
 
-MAX_WATCH_BODY_BYTES = 256 << 10  # kept for as long as the watch lives
 MAX_ID_DIGITS = 18
 
 

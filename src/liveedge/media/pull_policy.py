@@ -62,6 +62,7 @@ class PullPolicy:
     own_addresses: frozenset[str] = frozenset()  # besides loopback
     allow_private: bool = True  # LAN and loopback
     ports: frozenset[int] | None = None  # the only ones; None: any
+    private_setting: str = "allow_private_sources"  # what messages name as the way out
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ def check_pull_url(
     host = host.rstrip(".")
     port = DEFAULT_PORTS[scheme] if port is None else port
     if policy.ports is not None and port not in policy.ports:
-        raise _forbidden(f"only the ports {_listed(policy.ports)} are")
+        raise _forbidden(f"its port is none of {_listed(policy.ports)} (remote_media_ports)")
     if host in _METADATA_NAMES:
         raise _forbidden("metadata addresses are never pulled")
     address = _literal(host)
@@ -119,7 +120,7 @@ def check_pull_address(address: Address, *, port: int, policy: PullPolicy) -> No
     if address.is_multicast or (address.is_reserved and not is_own):
         raise _forbidden("multicast and reserved addresses cannot be pulled")
     if not policy.allow_private and not _is_public(address):
-        raise _forbidden("private addresses are not allowed by the configuration")
+        raise _forbidden(f"private addresses need the setting {policy.private_setting}")
 
 
 def _literal(host: str) -> Address | None:

@@ -7,7 +7,9 @@
 4. the references become frames, fresh enough, few     `service.lookup`, `service.room`;
    frames of a warm window, where the bounds allow it  `service.windows`
 5. there is room for one more question                 `service.limits`
-6. remote media are fetched, uploads decoded            `service.remote`, `service.uploads`
+   remote media are fetched                            `service.remote`
+   it would not wait too long for others               `service.queueing`
+6. uploads are decoded                                 `service.uploads`
 7. the prompt is made, counted and checked             `service.prompt`, engine `prepare`
 8. the engine answers; what fails up to the first token fails before the first event
 
@@ -35,7 +37,7 @@ from liveedge.engine.request import (
 )
 from liveedge.frames.refs import SegmentRef
 from liveedge.service.backlog import Backlog
-from liveedge.service.gather import Gathered, Gatherer
+from liveedge.service.gather import Gathered, Gatherer, uploads_of
 from liveedge.service.limits import Budget
 from liveedge.service.lookup import Found, Resolved
 from liveedge.service.merge import merged
@@ -44,7 +46,7 @@ from liveedge.service.parts import Part, Reference, Upload
 from liveedge.service.prompt import Media, Prompt, make_prompt
 from liveedge.service.question import AnswerEvent, ChoiceEnd, Question, Report, TextDelta
 from liveedge.service.queueing import Queueing, Shape, shape_of
-from liveedge.service.remote import RemoteMedia
+from liveedge.service.remote import Fetches, RemoteMedia
 from liveedge.service.room import check_room
 from liveedge.service.tools import CallSplitter, form_of, offered
 from liveedge.service.windows import Windows, WindowUse
@@ -118,18 +120,36 @@ class Asker:
     async def answer(self, question: Question) -> AsyncGenerator[AnswerEvent, None]:
         """Text of each choice as it comes, and each choice's end. Hold it with `aclosing`."""
         engine, parts, course = self._begin(question)
-        windows = course.windows
         gathered = await self._look_up(question, parts, course, engine)
+        with self._resources.in_progress.hold(), course.windows.held(gathered.stores):
+            if any(upload.is_remote for upload in uploads_of(parts)):
+                self._resources.queueing.require_room(question.priority, tenant=question.tenant)
+            # Before it is in the line: what other servers take is no work that others wait for.
+            async with self._gatherer.fetched(
+                parts, tenant=question.tenant, deadline_s=course.deadline_s
+            ) as fetched:
+                events = self._in_line(engine, question, parts, gathered, fetched, course)
+                async with aclosing(events):
+                    async for event in events:
+                        yield event
+
+    async def _in_line(
+        self,
+        engine: Engine,
+        question: Question,
+        parts: Sequence[Sequence[Part]],
+        gathered: Gathered,
+        fetched: Fetches,
+        course: _Course,
+    ) -> AsyncGenerator[AnswerEvent, None]:
         with (
-            self._resources.in_progress.hold(),
             self._resources.queueing.place(
                 _shape(question, parts, gathered.found), question.priority, tenant=question.tenant
             ) as course.began,
             self._resources.decoded_bytes.growing() as decoded,
-            windows.held(gathered.stores),
         ):
             uploaded = await self._gatherer.decode(
-                parts, decoded, tenant=question.tenant, deadline_s=course.deadline_s
+                parts, decoded, fetched=fetched, deadline_s=course.deadline_s
             )
             media = gathered.media(question.tenant, uploaded)
             prompt, prepared = await self._prepare(engine, question, parts, media, course)
@@ -310,7 +330,7 @@ def _shape(
 ) -> Shape:
     """What the question will cost depends on."""
     return shape_of(
-        n_uploads=sum(isinstance(part, Upload) for turn in parts for part in turn),
+        n_uploads=sum(1 for _ in uploads_of(parts)),
         n_frames=sum(len(one.picks) for one in found.values()),
         n_chars=question.n_chars,
     )

@@ -7,7 +7,8 @@ server does.
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -135,22 +136,36 @@ class Gatherer:
         check = fetches_nothing if self._remote is None else self._remote.check
         return parse_turns(question.turns, check_remote=check)
 
+    @asynccontextmanager
+    async def fetched(
+        self, parts: Sequence[Sequence[Part]], *, tenant: str, deadline_s: float
+    ) -> AsyncIterator[Fetches]:
+        """Remote uploads as they came, held until they are decoded or the block ends. Takes as long
+        as other servers do: it is no work of ours."""
+        with fetching(self._remote, tenant, deadline_s) as fetches:
+            for upload in uploads_of(parts):
+                if upload.is_remote:
+                    await fetches.fetch(upload.url, where=upload.where)
+            yield fetches
+
     async def decode(
         self,
         parts: Sequence[Sequence[Part]],
         decoded: Holding,
         *,
-        tenant: str,
+        fetched: Fetches,
         deadline_s: float,
     ) -> dict[str, Uploaded]:
-        """All uploads fetched and decoded, by the part's place; `decoded` holds what they take."""
-        with fetching(self._remote, tenant, deadline_s) as fetches:
-            encoded = await self._read(parts, fetches, deadline_s)
+        """All uploads decoded, by the part's place; `decoded` holds what they take."""
+        try:
+            encoded = await self._read(parts, fetched, deadline_s)
             announced_bytes = sum(one.announced_bytes for one in encoded)
             left_s = deadline_s - self._clock.monotonic_s()
             with self._backlog.waiting(announced_bytes, left_s=left_s):
                 decoded.add(announced_bytes)
                 return await self._decode_all(encoded, decoded, deadline_s)
+        finally:
+            fetched.give_back()
 
     async def _decode_all(
         self, encoded: list[Encoded], decoded: Holding, deadline_s: float
@@ -177,16 +192,14 @@ class Gatherer:
     async def _read(
         self,
         parts: Sequence[Sequence[Part]],
-        fetches: Fetches | None,
+        fetched: Fetches,
         deadline_s: float,
     ) -> list[Encoded]:
         """All uploads, none of them decoded, and not more of them than there can be room for."""
         limits = self._settings.uploads
         encoded: list[Encoded] = []
-        for upload in (p for turn in parts for p in turn if isinstance(p, Upload)):
-            data = None
-            if upload.is_remote and fetches is not None:
-                data = await fetches.fetch(upload.url, where=upload.where)
+        for upload in uploads_of(parts):
+            data = fetched.data.pop(upload.where, None)
             work = partial(read, upload, limits=limits, fetched=data)
             one = await self._upload_work(work, deadline_s)
             encoded.append(one)
@@ -209,3 +222,8 @@ class Gatherer:
                 f"with {where} the uploads of this question take {n_bytes} bytes decoded, the limit"
                 f" is {capacity} (max_decoded_mb); send fewer or smaller ones"
             )
+
+
+def uploads_of(parts: Sequence[Sequence[Part]]) -> Iterator[Upload]:
+    """In the order of the parts."""
+    return (part for turn in parts for part in turn if isinstance(part, Upload))

@@ -117,11 +117,8 @@ class RemoteMedia:
 
 
 @contextmanager
-def fetching(remote: RemoteMedia | None, owner: str, deadline_s: float) -> Iterator[Fetches | None]:
+def fetching(remote: RemoteMedia | None, owner: str, deadline_s: float) -> Iterator[Fetches]:
     """Fetch for one question, where that is allowed; the memory is held until the block ends."""
-    if remote is None:
-        yield None
-        return
     fetches = Fetches(remote, owner, deadline_s)
     try:
         yield fetches
@@ -132,17 +129,23 @@ def fetching(remote: RemoteMedia | None, owner: str, deadline_s: float) -> Itera
 class Fetches:
     """Those of one question, one after the other."""
 
-    def __init__(self, remote: RemoteMedia, owner: str, deadline_s: float) -> None:
+    def __init__(self, remote: RemoteMedia | None, owner: str, deadline_s: float) -> None:
         self.owner = owner
         self.deadline_s = deadline_s
         self.n_bytes = 0
+        self.data: dict[str, bytes] = {}  # by the part's place
         self._remote = remote
 
-    async def fetch(self, url: str, *, where: str) -> bytes:
+    async def fetch(self, url: str, *, where: str) -> None:
         """Raises MediaInvalid, MediaTooLarge, QueueFull or DeadlineExceeded."""
+        assert self._remote is not None, "else the URL was refused before"
         data = await self._remote.fetch(url, where=where, of=self)
         self.n_bytes += len(data)
-        return data
+        self.data[where] = data
 
     def give_back(self) -> None:
-        self._remote.give_back(self.n_bytes)
+        """The memory; again does nothing."""
+        if self._remote is not None:
+            self._remote.give_back(self.n_bytes)
+        self.n_bytes = 0
+        self.data.clear()

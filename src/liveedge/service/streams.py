@@ -361,9 +361,10 @@ class Streams:
             )
         if (len(tenants) + 1) * limits.reserved_bytes_per_stream > limits.reserved_bytes:
             raise StreamLimitReached(
-                f"no memory for another stream: {len(tenants)} have"
-                f" {limits.reserved_bytes_per_stream >> 20} MB each, all together may have"
-                f" {limits.reserved_bytes >> 20} MB (streams_mb)"
+                "no memory for another stream: each reserves"
+                f" {limits.reserved_bytes_per_stream >> 20} MB (hot_mb and history_mb), and of the"
+                f" {limits.reserved_bytes >> 20} MB for all (streams_mb) active ones hold"
+                f" {len(tenants) * limits.reserved_bytes_per_stream >> 20} MB; delete one first"
             )
 
     async def _opened(self, stream_id: str, spec: SourceSpec) -> Pipeline:

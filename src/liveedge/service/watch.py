@@ -5,7 +5,8 @@ Thread  the event loop.
 Never   has two questions in flight, or one that waits: a moment at which it cannot ask is skipped,
         counted and told. Never ends in silence: the last event is `ended`, with the reason.
 
-A failure makes it silent for a growing time (`service.watch_backoff`). Frames that are older than
+A failure makes it silent for a growing time, a refusal because others come first for as long as it
+says (`service.watch_backoff`). Frames that are older than
 their bound are waited for here, so that what it skips is called by its name.
 """
 
@@ -25,6 +26,8 @@ from liveedge.core.errors import (
     FrameStale,
     InternalError,
     LiveEdgeError,
+    QueueFull,
+    RateLimited,
     StreamNotFound,
 )
 from liveedge.core.tasks import TaskSet
@@ -32,9 +35,16 @@ from liveedge.engine.form.forms import JsonForm
 from liveedge.frames.store import FrameStore
 from liveedge.service.change import ChangeDetector, ChangeRule, Thumbnail
 from liveedge.service.limits import Budget
-from liveedge.service.question import Answers, ChoiceEnd, Question, Report, TextDelta
+from liveedge.service.question import (
+    AnsweredBy,
+    Answers,
+    ChoiceEnd,
+    Question,
+    Report,
+    TextDelta,
+)
 from liveedge.service.thumbnails import Thumbnails
-from liveedge.service.watch_backoff import back_off_s
+from liveedge.service.watch_backoff import back_off_s, come_back_s
 from liveedge.service.watch_events import (
     SKIP_REASONS,
     EncodeEvent,
@@ -380,6 +390,9 @@ class Watch:
         except FrameStale:  # between the look at the streams and the first token
             failure = None
             self._skip("stale")
+        except (QueueFull, RateLimited) as error:  # others come first: no failure of this watch
+            failure = None
+            self._give_way(error)
         except LiveEdgeError as error:
             failure = error
         finally:
@@ -402,6 +415,7 @@ class Watch:
         score = None if detector is None or trigger == "first" else round(detector.score, 3)
         asked_about = None if detector is None else detector.newest
         text, is_cut = "", False
+        model = question.model
         end: ChoiceEnd | None = None
         async with aclosing(self._tools.answers.answer(question)) as events:
             async for event in events:
@@ -411,6 +425,8 @@ class Watch:
                         is_cut = len(text) > MAX_TEXT_CHARS
                     case ChoiceEnd():
                         end = event
+                    case AnsweredBy():
+                        model = event.model
                     case _:
                         pass  # too long; or tools, which are refused when the watch is made
         assert end is not None, "every choice ends"
@@ -424,6 +440,7 @@ class Watch:
                 trigger=trigger,
                 change_score=score,
                 text=text[:MAX_TEXT_CHARS],
+                model=model,
                 is_json=isinstance(question.form, JsonForm),
                 finish_reason="length" if is_cut else end.reason,
                 report=end.report,
@@ -450,6 +467,12 @@ class Watch:
         self._emit(result)
         if self._n_answered == self._spec.max_results:
             self.end("max_results")
+
+    def _give_way(self, error: LiveEdgeError) -> None:
+        """Skip this moment, and those before the time at which there may be room."""
+        wait_s = come_back_s(error.retry_after_s, chance=self._tools.chance.random())
+        self._silent_until_s = self._clock.monotonic_s() + wait_s
+        self._skip("busy")
 
     def _fail(self, error: LiveEdgeError) -> None:
         self._n_failures += 1

@@ -1,4 +1,4 @@
-"""How long a watch that fails stays silent. Pure."""
+"""How long a watch that fails or was refused stays silent. Pure."""
 
 from __future__ import annotations
 
@@ -14,3 +14,8 @@ def back_off_s(
     grown_s = max(FIRST_S, every_s) * 2.0 ** min(n_failures - 1, 20)
     wait_s = max(min(grown_s, MOST_S), every_s, retry_after_s or 0.0)
     return wait_s * (1.0 + JITTER * chance)
+
+
+def come_back_s(retry_after_s: float | None, *, chance: float) -> float:
+    """After a refusal because others come first: as long as it says."""
+    return max(FIRST_S, retry_after_s or 0.0) * (1.0 + JITTER * chance)

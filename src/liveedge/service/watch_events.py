@@ -44,6 +44,7 @@ class ResultEvent:
     number: int  # of this result, from 1
     trigger: Trigger
     change_score: float | None  # of the picture that was asked about, where changes are watched
+    model: str  # that answered
     text: str
     is_json: bool  # the answer was held to a form of JSON
     finish_reason: str

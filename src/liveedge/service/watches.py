@@ -37,6 +37,7 @@ from liveedge.service.thumbnails import Thumbnails
 from liveedge.service.watch import Live, Watch, WatchSpec, WatchTools
 from liveedge.service.watch_events import END_REASONS, KINDS, SKIP_REASONS, EncodeEvent, WatchView
 
+MAX_WATCH_BODY_BYTES = 256 << 10  # kept for as long as the watch lives
 TOMBSTONE_S = 300.0
 MIND_EVERY_S = 1.0
 

@@ -61,7 +61,8 @@ class FakeClock:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         with self._moved:
-            due_ns = self._now_ns + round(seconds * NS_PER_S)
+            # What is left of a sum of floats is some time: a loop around it would never end.
+            due_ns = self._now_ns + max(1, round(seconds * NS_PER_S))
             sleeper = _Sleeper(due_ns, next(self._order), loop, future)
             heapq.heappush(self._sleepers, sleeper)
         await future

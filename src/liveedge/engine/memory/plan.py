@@ -80,6 +80,8 @@ class ServerPools:
     max_body_bytes: int
     bodies_bytes: int | None
     decoded_bytes: int | None
+    watches_bytes: int = 0  # bodies and newest events of standing questions
+    publishers_bytes: int = 0  # request bodies of publishers
 
     @property
     def stream_bytes(self) -> int:
@@ -200,7 +202,7 @@ def plan_memory(asked: MemoryAsked, facts: ModelFacts) -> MemoryPlan:
     decoded = _or_share(
         pools.decoded_bytes, int(budget.n_bytes * DECODED_SHARE), DECODED_LEAST, DECODED_MOST
     )
-    server = tuple(_server_lines(facts, bodies, decoded))
+    server = tuple(_server_lines(facts, pools, bodies, decoded))
     rest = budget.n_bytes - _host_bytes(engine + server)
     streams = _streams_bytes(pools, rest)
     return MemoryPlan(
@@ -354,7 +356,9 @@ def _or_share(asked: int | None, share: int, least: int, most: int) -> int:
     return max(least, min(share, most)) // MIB * MIB if asked is None else asked
 
 
-def _server_lines(facts: ModelFacts, bodies: int, decoded: int) -> Iterable[Line]:
+def _server_lines(
+    facts: ModelFacts, pools: ServerPools, bodies: int, decoded: int
+) -> Iterable[Line]:
     yield Line(
         name="server libraries",
         n_bytes=SERVER_LIBRARIES,
@@ -382,6 +386,12 @@ def _server_lines(facts: ModelFacts, bodies: int, decoded: int) -> Iterable[Line
     yield Line(
         name="decoded uploads", n_bytes=decoded, place="server", how="pictures and clips as pixels"
     )
+    for name, n_bytes, how in (
+        ("watches", pools.watches_bytes, "their questions and newest events"),
+        ("publisher bodies", pools.publishers_bytes, "offers that are being read"),
+    ):
+        if n_bytes:
+            yield Line(name=name, n_bytes=n_bytes, place="server", how=how)
 
 
 def _streams_bytes(pools: ServerPools, rest: int) -> int:

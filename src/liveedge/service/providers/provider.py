@@ -32,10 +32,9 @@ from liveedge.core.errors import (
     UpstreamRequestFailed,
     UpstreamTimeout,
 )
-from liveedge.engine.request import MediaUse
 from liveedge.frames.resolve import Pick
 from liveedge.service.gather import Gathered, Gatherer
-from liveedge.service.limits import Budget, Holding
+from liveedge.service.limits import Budget
 from liveedge.service.lookup import Resolved
 from liveedge.service.models import ModelEntry
 from liveedge.service.parts import Part, Reference
@@ -48,7 +47,14 @@ from liveedge.service.providers.pictures import Encoder
 from liveedge.service.providers.retries import RetryBudget, delay_s
 from liveedge.service.providers.upstream import Upstream
 from liveedge.service.providers.wire import Malformed, Reader
-from liveedge.service.question import AnswerEvent, ChoiceEnd, Question, Report, TextContent
+from liveedge.service.question import (
+    AnswerEvent,
+    ChoiceEnd,
+    FrameUse,
+    Question,
+    Report,
+    TextContent,
+)
 from liveedge.service.workers import Workers
 
 log = logging.getLogger("liveedge.providers")
@@ -65,6 +71,7 @@ class ProviderParts:
     gatherer: Gatherer
     workers: Workers  # encoding of frames
     in_progress: Budget  # questions, those of our own model too
+    elsewhere: Budget  # of them, those of all providers: slow ones leave room for our own model
     held_bytes: Budget  # decoded uploads and encoded frames
     timeout_ms: int
     rng: random.Random
@@ -80,6 +87,16 @@ class _Course:
     resolved_s: float = 0.0
     submitted_s: float = 0.0
     first_token_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """What the provider is shown, without a pixel of it."""
+
+    frames: tuple[FrameUse, ...]
+    evidence_at_ms: int | None
+    arrived_s: float | None  # of that evidence, monotonic
+    n_broken: int
 
 
 class Provider:
@@ -142,11 +159,13 @@ class Provider:
         course.fresh_until_s = gathered.fresh_until_s
         with (
             self._parts.in_progress.hold(),
+            self._parts.elsewhere.hold(),
             self.connections.hold(),
             self._parts.held_bytes.growing() as held,
         ):
-            prompt, body = await self._prepare(question, parts, gathered, held, course)
-            events = self._events(question, prompt, body, course)
+            seen, body = await self._prepare(question, parts, gathered, course)
+            held.add(len(body))
+            events = self._events(question, seen, body, course)
             async with aclosing(events):
                 async for event in events:
                     yield event
@@ -197,27 +216,29 @@ class Provider:
         question: Question,
         parts: Sequence[Sequence[Part]],
         gathered: Gathered,
-        held: Holding,
         course: _Course,
-    ) -> tuple[Prompt, bytes]:
-        uploaded = await self._parts.gatherer.decode(
-            parts, held, tenant=question.tenant, deadline_s=course.deadline_s
-        )
-        course.resolved_s = self._clock.monotonic_s()
-        media = gathered.media(question.tenant, uploaded)
-        stopping = threading.Event()
-        try:
-            prompt, body = await self._parts.workers.run_until(
-                partial(self._encode, question, parts, media, stopping),
-                deadline_s=course.deadline_s,
-                clock=self._clock,
-                what=ENCODING,
-            )
-        finally:
-            stopping.set()
-        held.add(len(body))
+    ) -> tuple[_Seen, bytes]:
+        """Decoded uploads are let go with the pixels: a slow provider holds none of them."""
+        tenant, deadline_s = question.tenant, course.deadline_s
+        gatherer, stopping = self._parts.gatherer, threading.Event()
+        with self._parts.held_bytes.growing() as decoded:
+            async with gatherer.fetched(parts, tenant=tenant, deadline_s=deadline_s) as fetched:
+                uploaded = await gatherer.decode(
+                    parts, decoded, fetched=fetched, deadline_s=deadline_s
+                )
+            course.resolved_s = self._clock.monotonic_s()
+            media = gathered.media(tenant, uploaded)
+            try:
+                made = await self._parts.workers.run_until(
+                    partial(self._encode, question, parts, media, stopping),
+                    deadline_s=deadline_s,
+                    clock=self._clock,
+                    what=ENCODING,
+                )
+            finally:
+                stopping.set()
         course.submitted_s = self._clock.monotonic_s()
-        return prompt, body
+        return made
 
     def _encode(
         self,
@@ -225,15 +246,15 @@ class Provider:
         parts: Sequence[Sequence[Part]],
         media: Media,
         stopping: threading.Event,
-    ) -> tuple[Prompt, bytes]:
+    ) -> tuple[_Seen, bytes]:
         prompt = make_prompt(question.turns, parts, media)
         self._require_few(len(prompt.shown))  # an uploaded clip has more than one
-        return prompt, Encoder(self.config, stopping).body(question, prompt)
+        return _seen(prompt), Encoder(self.config, stopping).body(question, prompt)
 
     # ── asking it ──
 
     async def _events(
-        self, question: Question, prompt: Prompt, body: bytes, course: _Course
+        self, question: Question, seen: _Seen, body: bytes, course: _Course
     ) -> AsyncGenerator[AnswerEvent, None]:
         self.retries.request_made()
         async with Patience(
@@ -245,7 +266,7 @@ class Provider:
         ) as patience:
             attempt = 0
             while True:
-                async with aclosing(self._attempt(question, prompt, body, course, patience)) as run:
+                async with aclosing(self._attempt(question, seen, body, course, patience)) as run:
                     try:
                         first = await anext(run)
                     except UpstreamError as error:
@@ -278,7 +299,7 @@ class Provider:
     async def _attempt(
         self,
         question: Question,
-        prompt: Prompt,
+        seen: _Seen,
         body: bytes,
         course: _Course,
         patience: Patience,
@@ -311,7 +332,7 @@ class Provider:
                 )
             self._note_first_token(course, patience)  # of an answer without a word, its end
         for choice, reason in enumerate(reasons):
-            report = self._report(choice, reader, question, prompt, course)
+            report = self._report(choice, reader, question, seen, course)
             yield ChoiceEnd(choice=choice, reason=reason, report=report)
 
     def _read(self, reader: Reader, piece: object) -> Sequence[AnswerEvent]:
@@ -358,31 +379,38 @@ class Provider:
             )
 
     def _report(
-        self, choice: int, reader: Reader, question: Question, prompt: Prompt, course: _Course
+        self, choice: int, reader: Reader, question: Question, seen: _Seen, course: _Course
     ) -> Report:
         """The provider counts all choices together: the first one has their tokens."""
         now_s = self._clock.monotonic_s()
         first_s = course.first_token_s or now_s
-        newest = prompt.newest
         age_ms = None
-        if newest is not None and newest.arrived_s is not None:
-            age_ms = round((first_s - newest.arrived_s) * 1000)
+        if seen.arrived_s is not None:
+            age_ms = round((first_s - seen.arrived_s) * 1000)
         spent = reader.spent
         return Report(
             prompt_tokens=spent.prompt_tokens,
             completion_tokens=spent.completion_tokens if choice == 0 else 0,
             cached_tokens=min(spent.cached_tokens, spent.prompt_tokens),
             image_tokens=spent.image_tokens,
-            frames=prompt.uses(
-                [MediaUse(key=s.frame.key, n_tokens=0, warm=False) for s in prompt.shown]
-            ),
-            evidence_at_ms=None if newest is None else newest.captured_at_ms,
+            frames=seen.frames,
+            evidence_at_ms=seen.evidence_at_ms,
             age_ms=age_ms,
             timings_ms=_timings_ms(course, first_s=first_s, now_s=now_s),
-            corrupt_frames=prompt.n_broken,
+            corrupt_frames=seen.n_broken,
             thread_id=question.thread_id,
             provider=self.name,
         )
+
+
+def _seen(prompt: Prompt) -> _Seen:
+    newest = prompt.newest
+    return _Seen(
+        frames=tuple(shown.used(n_tokens=0, warm=False) for shown in prompt.shown),
+        evidence_at_ms=None if newest is None else newest.captured_at_ms,
+        arrived_s=None if newest is None else newest.arrived_s,
+        n_broken=prompt.n_broken,
+    )
 
 
 def _as_far_as_passed_on(question: Question) -> Question:

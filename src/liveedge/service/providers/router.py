@@ -42,7 +42,7 @@ class Router:
         """As `Answers.answer`."""
         now_s = self._clock.monotonic_s()
         question = replace(question, admitted_s=question.admitted_s or now_s)
-        models = list(dict.fromkeys((question.model, *self.fallbacks.get(question.model, ()))))
+        models = self._models(question)
         failed: LiveEdgeError | None = None
         for model in models:
             answers = self._catalog.answers(model)
@@ -63,8 +63,21 @@ class Router:
                 return
 
     async def check(self, question: Question) -> Sequence[Reference]:
-        """As of the model that is asked: its fallbacks are for the answer."""
-        return await self._catalog.answers(question.model).check(question)
+        """As of the model that is asked, or where it is not available the next of its fallbacks."""
+        failed: LiveEdgeError | None = None
+        for model in self._models(question):
+            try:
+                return await self._catalog.answers(model).check(replace(question, model=model))
+            except LiveEdgeError as error:
+                if not _is_unavailable(error):
+                    raise
+                failed = failed or error
+        assert failed is not None, "there is one model at least"
+        raise failed
+
+    def _models(self, question: Question) -> list[str]:
+        """In the order in which they are asked."""
+        return list(dict.fromkeys((question.model, *self.fallbacks.get(question.model, ()))))
 
     def _may_fall_back(self, error: LiveEdgeError, question: Question) -> bool:
         timeout_ms = question.timeout_ms or self._timeout_ms

@@ -263,11 +263,12 @@ def _call(index: int, choice: _Choice, place: int, call: object) -> ToolCallDelt
         raise Malformed("a tool call of its answer has no name")
     choice.calls[number] = True
     call_id = call.get("id")
-    has_id = isinstance(call_id, str) and 0 < len(call_id) <= MAX_ID_CHARS
+    if not isinstance(call_id, str) or not 0 < len(call_id) <= MAX_ID_CHARS:
+        call_id = f"call_{index}_{number}"
     return ToolCallDelta(
         choice=index,
         index=number,
-        id=(_whole(call_id) if has_id else f"call_{index}_{number}") if is_first else None,
+        id=_whole(call_id) if is_first else None,
         name=_whole(str(name)) if is_first else None,
         arguments=_whole(arguments) if isinstance(arguments, str) else "",
     )
