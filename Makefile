@@ -14,6 +14,9 @@ SHELL := /bin/sh
 
 export PYTHONPATH := $(CURDIR)/src
 
+# Two at once: most tests wait for processes and clocks. A file stays together, with its servers.
+TEST_ARGS ?= -n 2 --dist loadfile
+
 BASE := $(shell PYTHON='$(PYTHON)' sh tools/python.sh)
 ifneq ($(BASE),)
 VENV := $(shell $(BASE) tools/environment.py path)

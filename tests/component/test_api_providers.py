@@ -332,6 +332,14 @@ async def test_while_a_provider_thinks_only_what_it_was_sent_is_held():
         await until(lambda: server.built.questions.decoded_bytes.used == 0)
 
 
+async def test_first_tokens_of_providers_are_measured_apart_from_ours():
+    async with provided(saying("x")) as (server, _):
+        await ask(server, image(data_url(picture())))
+        text = (await server.client.get("/metrics")).text
+        assert 'time_to_first_token_seconds_count{frames="elsewhere"} 1' in text
+        assert 'time_to_first_token_seconds_count{frames="cold"} 0' in text
+
+
 async def test_what_a_provider_answers_counts_among_the_requests_and_answers_of_a_key():
     limits: dict[str, Any] = {
         "requests_per_second": 1.0,

@@ -141,3 +141,22 @@ async def test_what_is_fetched_slowly_is_no_work_that_others_wait_for_and_teache
     finally:
         arrived.set()
         web.close()
+
+
+async def test_whoever_would_wait_too_long_is_refused_before_anything_is_fetched():
+    web = WebServer(lambda _request: Answer(picture()))
+    allowing: dict[str, Any] = {"allow_remote_media": True, "allow_private_media": True}
+    try:
+        async with serving(
+            max_sessions=SESSIONS, remote_media_ports=[web.port], **allowing
+        ) as server:
+            await teach(server)
+            server.engine.hold("prefill")
+            taken, _ = await ask_many(server, OVERLOAD)
+            answer = await server.ask(image(web.url("/x.png")))
+            assert (answer.status_code, answer.json()["error"]["code"]) == (429, "queue_full")
+            assert web.requests == []
+            server.engine.release("prefill")
+            assert {(await one).status_code for one in taken} == {200}
+    finally:
+        web.close()

@@ -126,6 +126,7 @@ async def test_one_frame_that_was_not_encoded_before_makes_an_answer_cold():
         "warm": 0,
         "cold": 1,
         "none": 0,
+        "elsewhere": 0,
     }
     assert record.stream_ids == ["s", "t"]
 

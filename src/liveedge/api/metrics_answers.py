@@ -25,7 +25,7 @@ def answer_metrics(stats: AnswerStats) -> Iterator[Metric]:
     """How long answers took, how large they were and how they ended."""
     yield histogram(
         "time_to_first_token_seconds",
-        "From admission to the first token, by whether all frames were encoded before the question.",
+        "From admission to the first token, by whether all frames were encoded before the question; elsewhere: of providers.",
         {(("frames", warmth),): found for warmth, found in stats.first_token_s.items()},
     )
     what = "Between two pieces of an answer."

@@ -14,8 +14,8 @@ from liveedge.core.histogram import Histogram
 from liveedge.service.observed import ANSWERED, CANCELLED, AnswerRecord
 from liveedge.service.question import ChoiceEnd, Report
 
-Warmth: TypeAlias = Literal["warm", "cold", "none"]
-WARMTHS: tuple[Warmth, ...] = ("warm", "cold", "none")
+Warmth: TypeAlias = Literal["warm", "cold", "none", "elsewhere"]
+WARMTHS: tuple[Warmth, ...] = ("warm", "cold", "none", "elsewhere")
 FINISHED_REASONS = ("stop", "length", "tool_calls", "content_filter")
 UPSTREAM_STATUS = "upstream_http_"  # codes that end in the status of somebody else
 OTHER = "other"
@@ -91,7 +91,10 @@ class AnswerStats:
 
 
 def warmth_of(report: Report) -> Warmth:
-    """Warm where every frame was encoded before the question came."""
+    """Warm where every frame was encoded before the question came; elsewhere where another server
+    answered, which says nothing of it."""
+    if report.provider is not None:
+        return "elsewhere"
     if not report.frames:
         return "none"
     return "warm" if all(frame.warm for frame in report.frames) else "cold"

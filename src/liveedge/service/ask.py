@@ -37,7 +37,7 @@ from liveedge.engine.request import (
 )
 from liveedge.frames.refs import SegmentRef
 from liveedge.service.backlog import Backlog
-from liveedge.service.gather import Gathered, Gatherer
+from liveedge.service.gather import Gathered, Gatherer, uploads_of
 from liveedge.service.limits import Budget
 from liveedge.service.lookup import Found, Resolved
 from liveedge.service.merge import merged
@@ -122,6 +122,8 @@ class Asker:
         engine, parts, course = self._begin(question)
         gathered = await self._look_up(question, parts, course, engine)
         with self._resources.in_progress.hold(), course.windows.held(gathered.stores):
+            if any(upload.is_remote for upload in uploads_of(parts)):
+                self._resources.queueing.require_room(question.priority, tenant=question.tenant)
             # Before it is in the line: what other servers take is no work that others wait for.
             async with self._gatherer.fetched(
                 parts, tenant=question.tenant, deadline_s=course.deadline_s
@@ -328,7 +330,7 @@ def _shape(
 ) -> Shape:
     """What the question will cost depends on."""
     return shape_of(
-        n_uploads=sum(isinstance(part, Upload) for turn in parts for part in turn),
+        n_uploads=sum(1 for _ in uploads_of(parts)),
         n_frames=sum(len(one.picks) for one in found.values()),
         n_chars=question.n_chars,
     )

@@ -143,7 +143,7 @@ class Gatherer:
         """Remote uploads as they came, held until they are decoded or the block ends. Takes as long
         as other servers do: it is no work of ours."""
         with fetching(self._remote, tenant, deadline_s) as fetches:
-            for upload in _uploads(parts):
+            for upload in uploads_of(parts):
                 if upload.is_remote:
                     await fetches.fetch(upload.url, where=upload.where)
             yield fetches
@@ -198,7 +198,7 @@ class Gatherer:
         """All uploads, none of them decoded, and not more of them than there can be room for."""
         limits = self._settings.uploads
         encoded: list[Encoded] = []
-        for upload in _uploads(parts):
+        for upload in uploads_of(parts):
             data = fetched.data.pop(upload.where, None)
             work = partial(read, upload, limits=limits, fetched=data)
             one = await self._upload_work(work, deadline_s)
@@ -224,5 +224,6 @@ class Gatherer:
             )
 
 
-def _uploads(parts: Sequence[Sequence[Part]]) -> Iterator[Upload]:
+def uploads_of(parts: Sequence[Sequence[Part]]) -> Iterator[Upload]:
+    """In the order of the parts."""
     return (part for turn in parts for part in turn if isinstance(part, Upload))

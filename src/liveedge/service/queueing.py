@@ -131,16 +131,21 @@ class Line:
 
     def enter(self, shape: Shape, priority: Priority, *, now_s: float, tenant: str = "") -> Place:
         """Raises QueueFull, with the time after which to try again."""
-        wait_s = self.wait_s(priority, now_s=now_s)
+        self._advance(now_s)
         expected_s = self._learned.expected_s(shape)
         self._offered_s += expected_s
+        self.require_room(priority, now_s=now_s, tenant=tenant)
+        place = Place(shape, priority, expected_s, self._share_s, tenant)
+        self._work[id(place)] = place
+        return place
+
+    def require_room(self, priority: Priority, *, now_s: float, tenant: str = "") -> None:
+        """Raise QueueFull as for somebody who comes now, and take no place."""
+        wait_s = self.wait_s(priority, now_s=now_s)
         fair_s = self.bound_s if priority == "interactive" else self.bound_s / 2
         is_first = not any(place.tenant == tenant for place in self._work.values())
         if wait_s > fair_s and not is_first:
             raise self._refusal(wait_s, fair_s, now_s=now_s)
-        place = Place(shape, priority, expected_s, self._share_s, tenant)
-        self._work[id(place)] = place
-        return place
 
     def began(self, place: Place, *, now_s: float) -> None:
         """It has its first token: learn what it took. Once per place counts."""
@@ -202,6 +207,10 @@ class Queueing:
             yield lambda: line.began(place, now_s=clock.monotonic_s())
         finally:
             line.leave(place, now_s=clock.monotonic_s())
+
+    def require_room(self, priority: Priority, *, tenant: str = "") -> None:
+        """Raise QueueFull where `place` would, now."""
+        self._line.require_room(priority, now_s=self._clock.monotonic_s(), tenant=tenant)
 
     # `limits.Bounded`, in milliseconds
 
