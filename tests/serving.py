@@ -17,9 +17,9 @@ import httpx
 import numpy as np
 from PIL import Image
 
+from liveedge.assembly import Built, build_app
 from liveedge.core.clock import Clock
 from liveedge.engine.interface import Engine
-from liveedge.server import Built, build_app
 from liveedge.settings import Settings
 from liveedge.testing.clock import FakeClock
 from liveedge.testing.engine import FakeEngine

@@ -301,10 +301,10 @@ def _config_show(options: argparse.Namespace) -> int:
 
 def _config_memory(options: argparse.Namespace) -> int:
     settings = _loaded(options).settings
-    from liveedge import server  # noqa: PLC0415  most of a second; no client command needs it
+    from liveedge import assembly  # noqa: PLC0415  most of a second; no client command needs it
 
-    print(server.memory_planned(settings).table())
-    server.memory_plan(settings)  # raises, with what would fit, where this does not
+    print(assembly.memory_planned(settings).table())
+    assembly.memory_plan(settings)  # raises, with what would fit, where this does not
     return 0
 
 

@@ -2,7 +2,7 @@
 
 Unknown keys are errors in every source, and so is an unknown `LIVEEDGE_` variable: a misspelt
 setting must not be a silent default. Values are frozen; what will run is decided from them in
-`server.py`, each part getting its own section.
+`assembly.py`, each part getting its own section.
 """
 
 from __future__ import annotations

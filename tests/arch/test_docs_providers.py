@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from liveedge.server import find_model, provider_configs
+from liveedge.assembly import find_model, provider_configs
 from liveedge.settings import ProviderSettings, load
 
 pytestmark = pytest.mark.arch

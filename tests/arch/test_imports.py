@@ -17,6 +17,7 @@ LINTER = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlin
 # Importable without torch, also indirectly: decisions, and everything of the HTTP process.
 TORCH_FREE_EDGE = (
     "api",
+    "assembly",
     "cli",
     "client",
     "demo",

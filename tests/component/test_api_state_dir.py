@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from liveedge.assembly import build_app
 from liveedge.core.errors import SettingsInvalid
-from liveedge.server import build_app
 from liveedge.settings import Settings
 from liveedge.testing.clock import FakeClock
 from tests.offers import offer

@@ -6,11 +6,11 @@ from typing import Any
 import jwt
 import pytest
 
+from liveedge.assembly import build_app
 from liveedge.core.clock import SystemClock
 from liveedge.core.errors import SourceUnavailable, Unsupported
 from liveedge.frames.store import StoreLimits
 from liveedge.media.livekit.subscriber import RoomSource
-from liveedge.server import build_app
 from liveedge.service.publishing import Publishing, PublishParts
 from liveedge.service.rooms import Rooms, RoomServer
 from liveedge.service.sources import Pipelines, SourcePolicy, SourceSpec

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from liveedge.server import build_app
+from liveedge.assembly import build_app
 from liveedge.service.observed import AnswerRecord
 from liveedge.service.traces import Traces
 from liveedge.settings import Settings
@@ -162,7 +162,7 @@ async def test_a_collector_that_is_not_there_costs_nobody_anything():
 def test_the_sdk_is_imported_where_it_is_asked_for_and_missed_in_words():
     code = (
         "import sys; from tests.serving import SMALL\n"
-        "from liveedge.server import build_app; from liveedge.settings import Settings\n"
+        "from liveedge.assembly import build_app; from liveedge.settings import Settings\n"
         "from liveedge.core.errors import SettingsInvalid\n"
         "from liveedge.testing.clock import FakeClock\n"
         "build_app(Settings(**SMALL), FakeClock())\n"

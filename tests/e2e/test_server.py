@@ -9,14 +9,10 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
+from liveedge.assembly import build_app, find_model
 from liveedge.core.clock import SystemClock
 from liveedge.core.errors import SettingsInvalid
-from liveedge.server import (
-    BackgroundServer,
-    build_app,
-    find_model,
-    listening_socket,
-)
+from liveedge.server import BackgroundServer, listening_socket
 from liveedge.settings import Settings
 from liveedge.testing.engine import FakeEngine
 from tests.serving import MODEL, SMALL, chat_body, picture

@@ -115,7 +115,7 @@ def test_memory_that_does_not_suffice_is_shown_and_told_with_what_would(capsys):
 def test_a_model_that_is_missing_is_one_line_that_says_where_it_was_looked_for(
     capsys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    monkeypatch.setattr("liveedge.server.files", lambda _package: tmp_path)
+    monkeypatch.setattr("liveedge.assembly.files", lambda _package: tmp_path)
     assert main(["config", "memory"], {}) == 2
     shipped = capsys.readouterr().err
     assert "liveedge/workcell-tiny, which comes with liveedge, is not at" in shipped

@@ -125,7 +125,7 @@ def resolve_segment(ref: SegmentRef, snapshot: Snapshot) -> SegmentPick:
 def _require_any_frame(snapshot: Snapshot) -> None:
     if not snapshot.ever_produced:
         raise FrameNotYetProduced(
-            f"stream {snapshot.stream_id} has not produced a frame yet; wait for its publisher"
+            f"stream {snapshot.stream_id} has not produced a frame yet; wait for its camera or publisher, or push one"
         )
 
 
