@@ -14,8 +14,8 @@ SHELL := /bin/sh
 
 export PYTHONPATH := $(CURDIR)/src
 
-# Two at once: most tests wait for processes and clocks. A file stays together, with its servers.
-TEST_ARGS ?= -n 2 --dist loadfile
+# Two at once: most tests wait for processes and clocks.
+TEST_ARGS ?= -n 2 --dist worksteal
 
 BASE := $(shell PYTHON='$(PYTHON)' sh tools/python.sh)
 ifneq ($(BASE),)
