@@ -14,8 +14,10 @@ SHELL := /bin/sh
 
 export PYTHONPATH := $(CURDIR)/src
 
-# Two at once: most tests wait for processes and clocks.
+# Two at once: most tests wait for processes and clocks. Each with one thread: OpenMP's threads of two
+# processes that share two cores wait for each other.
 TEST_ARGS ?= -n 2 --dist worksteal
+test: export OMP_NUM_THREADS ?= 1
 
 BASE := $(shell PYTHON='$(PYTHON)' sh tools/python.sh)
 ifneq ($(BASE),)
