@@ -36,6 +36,7 @@ from liveedge.models.qwen3_vl.config import load_config, load_pixel_config
 from liveedge.models.qwen3_vl.export import save
 from liveedge.models.qwen3_vl.text import TextModel
 from liveedge.models.qwen3_vl.vision import VisionTower
+from liveedge.models.qwen3_vl.vocabulary import CALL_MARKS
 from machine import announce, checkpoint, settle, undisturbed
 from report import finish, table
 from tape import question
@@ -102,7 +103,12 @@ class Stock:
                 **inputs, max_new_tokens=self._n_tokens, do_sample=False
             )
         answers = out[:, inputs["input_ids"].shape[1] :]
-        texts = self._tokenizer.batch_decode(answers, skip_special_tokens=True)
+        # Ours shows the marks of calls, which some checkpoints list as special.
+        silent = set(self._tokenizer.all_special_ids) - set(
+            self._tokenizer.convert_tokens_to_ids(list(CALL_MARKS))
+        )
+        shown = [[token for token in row if token not in silent] for row in answers.tolist()]
+        texts: list[str] = self._tokenizer.batch_decode(shown)
         taken_s = time.perf_counter() - begun_s
         if answers.shape[1] != self._n_tokens:
             raise SystemExit(f"stock wrote {answers.shape[1]} tokens, not {self._n_tokens}")

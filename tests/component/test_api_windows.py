@@ -746,13 +746,15 @@ async def test_a_slow_device_is_not_asked_for_the_next_before_the_last_is_done()
         cam = await camera(server)
         server.engine.warm_s = 2.5
         await cam.put()
-        await cam.film(10)
-        view = await cam.look()
+        view, filmed_s = await cam.look(), 0
+        while view["updates"] < 2 and filmed_s < 100:  # a worker may be late on a busy machine
+            await cam.film(10)
+            view, filmed_s = await cam.look(), filmed_s + 10
         assert view["updates"] >= 2
         assert view["superseded"] >= 2
         assert view["state"] in ("warm", "stale")
         # At least: a prompt that a worker makes late is charged with what the clock moved meanwhile.
-        assert view["cost_ms_per_s"] >= 0.9 * 2500 * view["updates"] / 10
+        assert view["cost_ms_per_s"] >= 0.9 * 2500 * view["updates"] / filmed_s
 
 
 async def test_a_camera_that_is_silent_costs_nothing_and_its_window_grows_old():
