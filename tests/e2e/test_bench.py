@@ -107,6 +107,8 @@ HELPERS = {
     "asking",
     "gpu_check",  # has a test of its own
     "hostile",
+    "hostile_http",  # its cases are tests of their own: component/test_api_cases.py
+    "hostile_media",
     "lean_http",
     "live",
     "load_clients",

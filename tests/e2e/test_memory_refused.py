@@ -11,7 +11,7 @@ pytestmark = pytest.mark.timeout(240)
 
 
 def test_what_does_not_fit_is_refused_at_the_start_with_what_would():
-    command = [sys.executable, "-m", "liveedge", "serve", "--port", "0", "--memory", "3GiB"]
+    command = [sys.executable, "-m", "liveedge", "serve", "--port", "0", "--memory", "3200MiB"]
     done = subprocess.run(
         [*command, "--history-mb", "2048"], capture_output=True, text=True, check=False
     )
