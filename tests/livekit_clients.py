@@ -125,7 +125,7 @@ def packed_join(
     raw = data if data is not None else (request or rtc.JoinRequest()).SerializeToString()
     wrapped = rtc.WrappedJoinRequest(
         compression=rtc.WrappedJoinRequest.GZIP if packed else rtc.WrappedJoinRequest.NONE,
-        join_request=gzip.compress(raw) if packed else raw,
+        join_request=gzip.compress(raw, mtime=0) if packed else raw,
     )
     return base64.urlsafe_b64encode(wrapped.SerializeToString()).decode().rstrip("=")
 
