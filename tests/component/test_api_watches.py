@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import threading
 
 import pytest
 
@@ -64,16 +65,26 @@ async def pass_time(server, seconds, *, stream_id=None, every_s=1.0, data=None):
     while left_s > 1e-9:
         if stream_id is not None:
             await server.push(stream_id, data)
-        await server.clock.advance(min(every_s, left_s))
         await settled(server)
+        await server.clock.advance(min(every_s, left_s))
         left_s -= every_s
+    await settled(server)
 
 
 async def settled(server):
     """Threads have done what they were given; questions are answered, or held by the test."""
-    for _ in range(6):
-        await asyncio.sleep(0.001)
+    pools = (server.built.questions.prompts, server.built.watches._thumbnails._workers)
+    for _ in range(4):  # a picture, a prompt, the picture that was answered about, what follows
+        for pool in pools:
+            await idle(pool)
         await server.clock.advance(0)
+
+
+async def idle(workers):
+    """All its threads are free at once."""
+    n_threads = workers._pool._max_workers
+    barrier = threading.Barrier(n_threads)
+    await asyncio.gather(*(workers.run(barrier.wait) for _ in range(n_threads)))
 
 
 async def test_it_is_asked_every_so_often_and_each_answer_is_an_event():
