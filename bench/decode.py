@@ -32,11 +32,10 @@ from torch import Tensor, nn
 from asking import add_engine_options, answered, running_engine, settings
 from liveedge.engine.interface import Engine
 from liveedge.engine.request import GenerateRequest, Message, SamplingParams, TextPart
-from liveedge.models.qwen3_vl.config import load_config, load_pixel_config
+from liveedge.models.qwen3_vl.config import CALL_MARKS, load_config, load_pixel_config
 from liveedge.models.qwen3_vl.export import save
 from liveedge.models.qwen3_vl.text import TextModel
 from liveedge.models.qwen3_vl.vision import VisionTower
-from liveedge.models.qwen3_vl.vocabulary import CALL_MARKS
 from machine import announce, checkpoint, settle, undisturbed
 from report import finish, table
 from tape import question

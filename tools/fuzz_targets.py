@@ -47,6 +47,7 @@ from liveedge.media.rtsp_wire import Inbox, NotRtsp
 from liveedge.media.webrtc.answer import LocalTransport, decide, write_answer
 from liveedge.media.webrtc.sdp import read_candidate, read_offer
 from liveedge.media.webrtc.session import OfferInvalid
+from liveedge.service.keys import OPEN
 from liveedge.service.parts import parse_turns
 from liveedge.service.question import TextDelta, ToolCallDelta
 
@@ -333,7 +334,9 @@ def _check_body(data: bytes) -> None:
         return
     body = parse(data, ChatBody)
     try:
-        question = to_question(body, tenant="t", request_id="r", region=None, default_max_tokens=16)
+        question = to_question(
+            body, caller=OPEN, request_id="r", region=None, default_max_tokens=16
+        )
     except (ParameterUnsupported, RequestInvalid) as error:  # forms and tools that are none
         raise MediaInvalid(error.message) from error
     for turn in parse_turns(question.turns):

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from liveedge.service.tool_calls import BEGIN, END, CallPiece, CallReader, Piece, Words
+from liveedge.engine.form.calls import BEGIN, END
+from liveedge.service.tool_calls import CallPiece, CallReader, Piece, Words
 
 NAMES = ("f", "look_at", "move.arm")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import HTTPConnection, Request
@@ -119,13 +119,11 @@ class ChatEndpoint:
             body = parse(data, ChatBody)
             question = to_question(
                 body,
-                tenant=caller.tenant,
+                caller=caller,
                 request_id=request.state.request_id,
                 region=request.headers.get("x-overshoot-region"),
                 default_max_tokens=self._default_max_tokens,
-            )
-            question = replace(
-                question, caller=caller, traceparent=request.headers.get("traceparent")
+                traceparent=request.headers.get("traceparent"),
             )
             self._charge(request, caller)
             head = Head(
@@ -215,12 +213,19 @@ class _Writer:
 
 
 def to_question(
-    body: ChatBody, *, tenant: str, request_id: str, region: str | None, default_max_tokens: int
+    body: ChatBody,
+    *,
+    caller: Caller,
+    request_id: str,
+    region: str | None,
+    default_max_tokens: int,
+    traceparent: str | None = None,
 ) -> Question:
     """The body as a question."""
     return Question(
         request_id=request_id,
-        tenant=tenant,
+        tenant=caller.tenant,
+        caller=caller,
         model=body.model,
         turns=in_order_of_calls([_turn(i, one) for i, one in enumerate(body.messages)]),
         sampling=_sampling(body, default_max_tokens),
@@ -233,6 +238,7 @@ def to_question(
         max_age_ms=body.max_age_ms,
         priority=body.priority or "interactive",
         region=region,
+        traceparent=traceparent,
         sent=body.model_dump(mode="json", include=set(PASSED_ON), exclude_none=True, by_alias=True),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from fastapi import APIRouter, Request, Response
 from starlette.types import Receive, Scope, Send
@@ -91,13 +91,13 @@ class WatchRoutes:
             body = body.model_copy(update={"priority": "batch"})
         question = to_question(
             body,
-            tenant=caller.tenant,
+            caller=caller,
             request_id=request.state.request_id,
             region=None,  # checked at the entrance
             default_max_tokens=self.default_max_tokens,
         )
         return WatchSpec(
-            question=replace(question, caller=caller),
+            question=question,
             every_s=None if body.every_ms is None else body.every_ms / 1000,
             change=body.rule,
             until_ms=body.until,

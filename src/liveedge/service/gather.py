@@ -94,14 +94,12 @@ class Gatherer:
     ) -> Gathered:
         """The frames of all references. `check` runs once the streams are known to be there and
         before frames are chosen; `admit` and `warm` as in `lookup.find`."""
-        references = self.check(question, parts)
-        stream_ids = dict.fromkeys(item.ref.stream_id for item in references)
-        stores = self._streams.stores(question.tenant, stream_ids)
+        references, stores = self._own(question, parts)
         if check is not None:
             await check()
         found = await find(
             references,
-            access=lambda: self._streams.stores(question.tenant, stream_ids),
+            access=lambda: self._streams.stores(question.tenant, stores),
             max_age_ms=question.max_age_ms,
             deadline_s=deadline_s,
             clock=self._clock,
@@ -116,10 +114,17 @@ class Gatherer:
 
     def check(self, question: Question, parts: Sequence[Sequence[Part]]) -> Sequence[Reference]:
         """The references of a question, whose streams are there and its owner's, in our region."""
-        references = [p for turn in parts for p in turn if isinstance(p, Reference)]
-        self._streams.stores(question.tenant, [item.ref.stream_id for item in references])
-        self._check_region(question)
+        references, _ = self._own(question, parts)
         return references
+
+    def _own(
+        self, question: Question, parts: Sequence[Sequence[Part]]
+    ) -> tuple[Sequence[Reference], Mapping[str, FrameStore]]:
+        references = [p for turn in parts for p in turn if isinstance(p, Reference)]
+        stream_ids = dict.fromkeys(item.ref.stream_id for item in references)
+        stores = self._streams.stores(question.tenant, stream_ids)
+        self._check_region(question)
+        return references, stores
 
     def _check_region(self, question: Question) -> None:
         ours, asked = self._settings.region, question.region

@@ -98,3 +98,9 @@ class Shares:
             self._n_holders[owner] -= 1
             if not self._n_holders[owner]:
                 del self._n_holders[owner], self._budgets[owner]
+
+
+def most_json_values(data: bytes) -> int:
+    """How many values this JSON has at most, without parsing it: three bytes of it can become a
+    hundred in memory, and a microsecond of the event loop. Marks inside texts count too."""
+    return sum(map(data.count, (b",", b"[", b"{")))

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final, NoReturn, TypeAlias
 
-BEGIN: Final = "<tool_call>"
-END: Final = "</tool_call>"
+from liveedge.engine.form.calls import BEGIN, END
+
 LAST_LINE: Final = f"\n{END}"  # a line break as it is stands in no string of JSON
 # How nearly every call begins; from here on its arguments can be sent.
 _HEAD: Final = re.compile(r'\s*\{\s*"name"\s*:\s*"([\w.:/-]*)"\s*,\s*"arguments"\s*:\s*(?=\{)')

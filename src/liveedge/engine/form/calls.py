@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from liveedge.engine.form.forms import FunctionForm, ToolForm
+from liveedge.models.qwen3_vl.config import CALL_MARKS
 
-BEGIN: Final = "<tool_call>"
-END: Final = "</tool_call>"
+BEGIN, END = CALL_MARKS
 # The library's options of a schema stand inside it; clients may not set them.
 OPTIONS_KEY: Final = "x-guidance"
 # Free white space lets an unsure model write line breaks until its tokens are over.

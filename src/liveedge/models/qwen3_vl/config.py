@@ -18,6 +18,7 @@ from liveedge.core.errors import CheckpointInvalid
 
 ACTIVATIONS: Final = frozenset({"gelu", "gelu_pytorch_tanh", "silu"})
 MODEL_TYPE: Final = "qwen3_vl"
+CALL_MARKS: Final = ("<tool_call>", "</tool_call>")  # around each call in an answer
 
 # Used where the checkpoint has no processor files; the values published with Qwen3-VL.
 DEFAULT_IMAGE_MIN_PX: Final = 256 * 256

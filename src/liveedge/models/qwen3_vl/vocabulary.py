@@ -15,13 +15,12 @@ from typing import Any, Final
 from tokenizers import Tokenizer
 
 from liveedge.core.errors import CheckpointInvalid
-from liveedge.models.qwen3_vl.config import Section, read_json
+from liveedge.models.qwen3_vl.config import CALL_MARKS, Section, read_json
 
 PIECE_CHARS: Final = 8192  # of a long text at once; a few milliseconds
 # How many bytes of a text may become one byte before it is cut into tokens. NFC composes: what is
 # written as an odd iota (U+1FBE) and two accents, 7 bytes, becomes 2; nothing shrinks to less.
 SHRINKS: Final = {None: 1, "NFC": 4}
-CALL_MARKS: Final = ("<tool_call>", "</tool_call>")
 # Between two words no token goes on, as the tokenizers of the family cut texts (see `_has_seams`).
 SEAM: Final = re.compile(r"(?<=[a-zA-Z])(?= [a-zA-Z])")
 

@@ -21,6 +21,7 @@ import httpx
 from liveedge.core.clock import Clock
 from liveedge.core.errors import UpstreamError
 from liveedge.core.version import VERSION
+from liveedge.service.limits import most_json_values
 from liveedge.service.providers.config import ProviderConfig
 from liveedge.service.providers.patience import Patience
 from liveedge.service.providers.refusal import Scrub, failed, refused
@@ -33,7 +34,7 @@ T = TypeVar("T")
 
 MAX_REFUSAL_BYTES = 64 << 10
 MAX_WHOLE_BYTES = 8 << 20  # of an answer that is not streamed, and of a list of models
-# Values of JSON: a few bytes of it become a hundred in memory, and all are looked at in the loop.
+# Values of JSON: all are looked at in the loop.
 MAX_EVENT_VALUES = 1 << 16
 MAX_WHOLE_VALUES = 1 << 18
 MAX_LISTED = 1000
@@ -168,7 +169,7 @@ class Upstream:
                 yield data
 
     def _decoded(self, data: bytes, max_values: int = MAX_EVENT_VALUES) -> object:
-        if sum(map(data.count, (b",", b"[", b"{"))) > max_values:
+        if most_json_values(data) > max_values:
             raise self._failed(f"what it sent has more than {max_values} values", status=200)
         try:
             piece: object = json.loads(data)
