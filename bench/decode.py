@@ -103,9 +103,11 @@ class Stock:
             )
         answers = out[:, inputs["input_ids"].shape[1] :]
         # Ours shows the marks of calls, which some checkpoints list as special.
-        silent = set(self._tokenizer.all_special_ids) - set(
-            self._tokenizer.convert_tokens_to_ids(list(CALL_MARKS))
-        )
+        silent = {
+            token
+            for token, added in self._tokenizer.added_tokens_decoder.items()
+            if added.special and added.content not in CALL_MARKS
+        }
         shown = [[token for token in row if token not in silent] for row in answers.tolist()]
         texts: list[str] = self._tokenizer.batch_decode(shown)
         taken_s = time.perf_counter() - begun_s
