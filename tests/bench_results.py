@@ -1,0 +1,255 @@
+"""Result folders as a run would leave them, from a simulated server whose figures are known.
+
+`make_result(folder)` writes a rate sweep through saturation: answers, 429s, time-outs, a cut stream,
+accuracy, samples of the machine, and the summary. By hand: `python tests/bench_results.py FOLDER`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from liveedge.bench.measures import summarise_folder
+from liveedge.bench.record import Record
+from liveedge.bench.result import (
+    ENVIRONMENT,
+    RECORDS,
+    SAMPLES,
+    SCENARIO,
+    SUMMARY,
+    ResultFolder,
+)
+from liveedge.bench.scenario import Scenario, scenario_of
+
+WALL_MS = 1_750_000_000_000
+KINDS = ("lamp", "door", "display", "count")
+RATES = (2.0, 4.0, 8.0, 12.0, 16.0, 20.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulated:
+    """A server of `places` answers at once; a question waits for a place, or is refused."""
+
+    places: int = 4
+    service_s: float = 0.32  # mean of one answer: 4 / 0.32 = 12.5 per second at most
+    spread: float = 0.15  # of the logarithm of it
+    most_wait_s: float = 2.6  # a longer wait is refused with 429; infinite: nothing is refused
+    share_cut: float = 0.002  # of answers that end in mid-stream
+    frame_age_ms: tuple[float, float] = (10.0, 210.0)  # at sending: frames come at 5 per second
+    accuracy: Mapping[str, float] = field(
+        default_factory=lambda: {"lamp": 0.99, "door": 0.97, "display": 0.92, "count": 0.88}
+    )
+    n_tokens: int = 8
+    lateness_ms: tuple[float, float] = (0.1, 1.5)  # of the generator
+
+
+def scenario(**load: Any) -> Scenario:
+    return scenario_of(
+        {
+            "name": "synthetic-sweep",
+            "about": "simulated answers: for reports and tests, of no server",
+            "target": {"base_url": "http://127.0.0.1:8000/v1", "model": "synthetic/queue-4"},
+            "sources": {"count": 2},
+            "media": {"frames": 4, "max_fps": 2.0, "max_age_ms": 1000},
+            "questions": {"max_tokens": 16},
+            "load": {
+                "kind": "poisson",
+                "rates_per_s": list(RATES),
+                "warmup_s": 5.0,
+                "duration_s": 60.0,
+                "timeout_s": 3.0,
+                "seed": 1,
+                **load,
+            },
+            "slo": {"ttft_ms": 800.0, "freshness_ms": 1500.0},
+        }
+    )
+
+
+def make_result(
+    path: Path,
+    *,
+    server: Simulated | None = None,
+    seed: int = 1,
+    asked: Scenario | None = None,
+) -> ResultFolder:
+    """Write a whole result folder into `path` (made if need be, not emptied)."""
+    path.mkdir(parents=True, exist_ok=True)
+    folder, asked, server = ResultFolder(path), asked or scenario(), server or Simulated()
+    chance = random.Random(seed)
+    run = _Run(asked, server, chance)
+    records = list(run.records())
+    folder.write(SCENARIO, asked.as_json())
+    folder.write(ENVIRONMENT, environment(run.windows, run.at_s))
+    folder.append(RECORDS, (record.as_json() for record in records))
+    folder.append(SAMPLES, samples(records, run.at_s, server, chance))
+    folder.write(SUMMARY, summarise_folder(folder).as_json())
+    return folder
+
+
+class _Run:
+    """Arrivals, a queue, answers: on a clock that begins with the run."""
+
+    def __init__(self, asked: Scenario, server: Simulated, chance: random.Random) -> None:
+        self._asked, self._server, self._chance = asked, server, chance
+        self.at_s = 1.0
+        self.windows: list[dict[str, Any]] = []
+        self._index = 0
+
+    def records(self) -> Iterator[Record]:
+        load = self._asked.load
+        for repeat in range(load.repeats):
+            for step, rate in enumerate(load.rates_per_s):
+                start_s = self.at_s + load.warmup_s
+                end_s = start_s + load.duration_s
+                self.windows.append(
+                    {"repeat": repeat, "step": step, "start_s": start_s, "end_s": end_s}
+                )
+                yield from self._step(rate, repeat, step, (start_s, end_s))
+                self.at_s = end_s + load.timeout_s + load.pause_s
+
+    def _step(
+        self, rate: float, repeat: int, step: int, window: tuple[float, float]
+    ) -> Iterator[Record]:
+        free_s = [self.at_s] * self._server.places
+        heapq.heapify(free_s)
+        due_s = self.at_s + self._chance.expovariate(rate)
+        while due_s < window[1]:
+            record = Record(
+                index=self._index,
+                repeat=repeat,
+                step=step,
+                warmup=due_s < window[0],
+                source=self._index % self._asked.sources.count,
+                question=KINDS[self._index % len(KINDS)],
+                due_s=due_s,
+                sent_s=due_s + self._chance.uniform(*self._server.lateness_ms) / 1000,
+                request_id=f"synthetic-{self._index}",
+                n_bytes=612,
+            )
+            self._answer(record, free_s)
+            yield record
+            self._index += 1
+            due_s += self._chance.expovariate(rate)
+
+    def _answer(self, record: Record, free_s: list[float]) -> None:
+        chance, server = self._chance, self._server
+        sent_s = record.sent_s or 0.0
+        record.sent_at_ms = WALL_MS + sent_s * 1000
+        place_s = max(sent_s + 0.002, free_s[0])
+        if place_s - sent_s > server.most_wait_s:
+            return _refuse(record, chance)
+        service_s = server.service_s * chance.lognormvariate(0.0, server.spread)
+        heapq.heapreplace(free_s, place_s + service_s)
+        first_s, ended_s = place_s + 0.6 * service_s, place_s + service_s
+        bound_s = record.due_s + self._asked.load.timeout_s
+        if chance.random() < server.share_cut:
+            record.outcome, record.code = "failed", "cut"
+            record.message = "the stream ended without [DONE]"
+            record.status, record.headers_s, record.ended_s = 200, first_s - 0.01, first_s + 0.02
+            return None
+        if ended_s > bound_s:
+            record.outcome, record.code, record.ended_s = "timeout", "timeout", bound_s
+            if first_s < bound_s:
+                record.status, record.headers_s = 200, first_s - 0.01
+                record.first_content_s = first_s
+                record.content_s = [first_s]
+            return None
+        return self._fill(record, (place_s, first_s, ended_s))
+
+    def _fill(self, record: Record, moments: tuple[float, float, float]) -> None:
+        chance, server = self._chance, self._server
+        place_s, first_s, ended_s = moments
+        sent_s, sent_at_ms = record.sent_s or 0.0, record.sent_at_ms or 0.0
+        gap_s = (ended_s - first_s) / server.n_tokens
+        record.outcome, record.status, record.finish_reason = "ok", 200, "stop"
+        record.headers_s, record.first_event_s = first_s - 0.012, first_s - 0.010
+        record.first_content_s, record.ended_s = first_s, ended_s
+        record.content_s = [first_s + n * gap_s for n in range(server.n_tokens)]
+        record.prompt_tokens, record.completion_tokens = 180, server.n_tokens
+        record.cached_tokens = 120
+        record.timings_ms = {
+            "resolve": 0.4,
+            "queue": (place_s - sent_s) * 1000 - 2,
+            "prefill": 0.5 * (first_s - place_s) * 1000,
+            "encode": 0.5 * (first_s - place_s) * 1000,
+            "decode": (ended_s - first_s) * 1000,
+            "total": (ended_s - sent_s) * 1000 - 3,
+        }
+        age_ms = chance.uniform(*server.frame_age_ms)
+        record.evidence_at_ms = float(round(sent_at_ms - age_ms))
+        record.known_evidence_at_ms = record.evidence_at_ms
+        record.age_ms = age_ms + (first_s - sent_s) * 1000
+        record.frames = [{"frame_index": record.index * 2 + n, "tokens": 40} for n in range(4)]
+        record.truth = None if chance.random() < 0.03 else "yes"
+        if record.truth is not None:
+            record.correct = chance.random() < server.accuracy[record.question]
+            record.text = "yes" if record.correct else "no"
+
+
+def _refuse(record: Record, chance: random.Random) -> None:
+    record.outcome, record.status, record.code = "refused", 429, "queue_full"
+    record.message = "3 requests wait already; ask again in 1 s"
+    record.retry_after_s = 1.0
+    record.headers_s = record.ended_s = (record.sent_s or 0.0) + chance.uniform(0.003, 0.009)
+
+
+def samples(
+    records: Sequence[Record], end_s: float, server: Simulated, chance: random.Random
+) -> Iterator[dict[str, Any]]:
+    """A look each second, as the sampler would have had it."""
+    spans = [
+        (record.sent_s, record.ended_s)
+        for record in records
+        if record.sent_s is not None and record.ended_s is not None and record.status != 429
+    ]
+    for second in range(int(end_s)):
+        at_s = second + 0.5
+        inside = sum(start <= at_s < end for start, end in spans)
+        running = min(inside, server.places)
+        busy = running / server.places
+        yield {
+            "at_s": at_s,
+            "metrics": {"running": running, "queue_depth": inside - running, "kv_used_share": busy},
+            "machine": {
+                "cpu_share": min(1.0, 0.1 + 0.85 * busy + chance.uniform(-0.02, 0.02)),
+                "target_cpu_cores": 1.7 * busy,
+                "rss_mb": 912.0 + chance.uniform(-1, 1),
+                "pss_mb": 771.0 + chance.uniform(-1, 1),
+                "memory_available_mb": 5_200.0,
+                "generator_cpu_share": 0.06 + chance.uniform(0, 0.02),
+                "generator_stall_ms": chance.uniform(0.2, 4.0),
+            },
+        }
+
+
+def environment(windows: Sequence[Mapping[str, Any]], seconds: float) -> dict[str, Any]:
+    """As `environment.describe` makes it, of a machine that there is not."""
+    return {
+        "liveedge": "0.0.0",
+        "python": "3.12.0",
+        "packages": {"httpx": "0.28.1", "numpy": "2.4.0", "pillow": "12.0.0"},
+        "os": "Linux 6.8 x86_64",
+        "cpu": {"model": "Example CPU", "cores": 2},
+        "memory_mb": 8192,
+        "gpus": [],
+        "git_commit": "0123456789abcdef0123456789abcdef01234567",
+        "command": "liveedge bench run sweep.toml --out results/synthetic",
+        "server": {"name": "liveedge", "version": "0.0.0"},
+        "model": {"id": "synthetic/queue-4", "digest": "sha256:0011223344556677", "dtype": "f32"},
+        "busy_before": {"cpu_share": 0.03, "load_average_1min": 0.11},
+        "began_at_ms": WALL_MS,
+        "seconds": seconds,
+        "clock": {"offset_ms": 0.0, "uncertainty_ms": 0.0},
+        "cold": {"process_start_ms": 640.0, "model_load_ms": 2210.0, "first_request_ms": 890.0},
+        "windows": list(windows),
+    }
+
+
+if __name__ == "__main__":
+    make_result(Path(sys.argv[1]))
