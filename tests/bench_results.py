@@ -24,10 +24,15 @@ from liveedge.bench.result import (
     SUMMARY,
     ResultFolder,
 )
-from liveedge.bench.scenario import Scenario, scenario_of
+from liveedge.bench.scenario import Load, Scenario, scenario_of
 
 WALL_MS = 1_750_000_000_000
 KINDS = ("lamp", "door", "display", "count")
+COLD = (
+    {"kind": "cold", "at_s": 0.2, "name": "process_start_ms", "ms": 640.0},
+    {"kind": "cold", "at_s": 0.4, "name": "model_load_ms", "ms": 2210.0},
+    {"kind": "cold", "at_s": 0.6, "name": "first_request_ms", "ms": 890.0},
+)
 RATES = (2.0, 4.0, 8.0, 12.0, 16.0, 20.0)
 
 
@@ -85,9 +90,9 @@ def make_result(
     run = _Run(asked, server, chance)
     records = list(run.records())
     folder.write(SCENARIO, asked.as_json())
-    folder.write(ENVIRONMENT, environment(run.windows, run.at_s))
+    folder.write(ENVIRONMENT, environment(run.at_s))
     folder.append(RECORDS, (record.as_json() for record in records))
-    folder.append(SAMPLES, samples(records, run.at_s, server, chance))
+    folder.append(SAMPLES, [*COLD, *run.own, *samples(records, run.at_s, server, chance)])
     folder.write(SUMMARY, summarise_folder(folder).as_json())
     return folder
 
@@ -98,7 +103,7 @@ class _Run:
     def __init__(self, asked: Scenario, server: Simulated, chance: random.Random) -> None:
         self._asked, self._server, self._chance = asked, server, chance
         self.at_s = 1.0
-        self.windows: list[dict[str, Any]] = []
+        self.own: list[dict[str, Any]] = []  # a row of each step, as the generator tells
         self._index = 0
 
     def records(self) -> Iterator[Record]:
@@ -107,10 +112,9 @@ class _Run:
             for step, rate in enumerate(load.rates_per_s):
                 start_s = self.at_s + load.warmup_s
                 end_s = start_s + load.duration_s
-                self.windows.append(
-                    {"repeat": repeat, "step": step, "start_s": start_s, "end_s": end_s}
-                )
-                yield from self._step(rate, repeat, step, (start_s, end_s))
+                found = list(self._step(rate, repeat, step, (start_s, end_s)))
+                self.own.append(_own_row(found, self.at_s, load))
+                yield from found
                 self.at_s = end_s + load.timeout_s + load.pause_s
 
     def _step(
@@ -192,6 +196,28 @@ class _Run:
             record.text = "yes" if record.correct else "no"
 
 
+def _own_row(records: Sequence[Record], begun_s: float, load: Load) -> dict[str, Any]:
+    seconds = load.warmup_s + load.duration_s
+    late_s = [one.sent_s - one.due_s for one in records if one.sent_s is not None]
+    return {
+        "kind": "generator",
+        "at_s": begun_s + seconds,
+        "repeat": records[0].repeat,
+        "step": records[0].step,
+        "begun_s": begun_s,
+        "seconds": seconds,
+        "cpu_share": 0.07,
+        "max_in_flight": 40,
+        "loop_stall_ms_max": 6.0,
+        "n_loop_stalls": 0,
+        "in_flight_limit": load.max_in_flight,
+        "n_not_sent": sum(one.outcome == "not_sent" for one in records),
+        "n_sent": len(late_s),
+        "lateness_ms_max": max(late_s, default=0.0) * 1000,
+        "connections_made": 12,
+    }
+
+
 def _refuse(record: Record, chance: random.Random) -> None:
     record.outcome, record.status, record.code = "refused", 429, "queue_full"
     record.message = "3 requests wait already; ask again in 1 s"
@@ -223,12 +249,11 @@ def samples(
                 "pss_mb": 771.0 + chance.uniform(-1, 1),
                 "memory_available_mb": 5_200.0,
                 "generator_cpu_share": 0.06 + chance.uniform(0, 0.02),
-                "generator_stall_ms": chance.uniform(0.2, 4.0),
             },
         }
 
 
-def environment(windows: Sequence[Mapping[str, Any]], seconds: float) -> dict[str, Any]:
+def environment(seconds: float) -> dict[str, Any]:
     """As `environment.describe` makes it, of a machine that there is not."""
     return {
         "liveedge": "0.0.0",
@@ -246,8 +271,6 @@ def environment(windows: Sequence[Mapping[str, Any]], seconds: float) -> dict[st
         "began_at_ms": WALL_MS,
         "seconds": seconds,
         "clock": {"offset_ms": 0.0, "uncertainty_ms": 0.0},
-        "cold": {"process_start_ms": 640.0, "model_load_ms": 2210.0, "first_request_ms": 890.0},
-        "windows": list(windows),
     }
 
 

@@ -55,7 +55,6 @@ MACHINE: Mapping[str, str] = {
     "pss_mb": "the same with shared pages divided among those who share them",
     "memory_available_mb": "of the machine",
     "generator_cpu_share": "of one processor, by the thread that sends: near 1 it is the bottleneck",
-    "generator_stall_ms": "longest delay of the generator's event loop since the last look",
     "gpu_share": "of the time in which a kernel ran (nvidia-smi), mean over the GPUs",
     "gpu_memory_mb": "used on all GPUs",
     "gpu_power_w": "drawn by all GPUs",

@@ -8,6 +8,7 @@ count at their bound in a series of their own.
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,45 +27,34 @@ from liveedge.bench.windows import Window, estimated_windows, windows_from
 Samples = Sequence[Mapping[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class Beside:
-    """What a run knows besides records and samples."""
-
-    clock: Mapping[str, float]  # offset_ms: the server's wall clock minus ours; uncertainty_ms
-    cold: Mapping[str, float]
-    windows: Sequence[Window] = ()  # none: estimated from the records
-
-
-NOTHING_BESIDE = Beside({"offset_ms": 0.0, "uncertainty_ms": 0.0}, {})
+NO_OFFSET: Mapping[str, float] = {"offset_ms": 0.0, "uncertainty_ms": 0.0}
 
 
 def summarise_folder(folder: ResultFolder) -> Summary:
     """From the four files of a run. Raises ResultInvalid."""
-    environment = folder.environment()
-    beside = Beside(
-        clock=environment.get("clock") or NOTHING_BESIDE.clock,
-        cold=environment.get("cold") or {},
-        windows=windows_from(environment.get("windows") or ()),
-    )
-    return summarise(folder.scenario(), list(folder.records()), list(folder.samples()), beside)
+    clock = folder.environment().get("clock")
+    return summarise(folder.scenario(), list(folder.records()), list(folder.samples()), clock=clock)
 
 
 def summarise(
     scenario: Scenario,
     records: Sequence[Record],
     samples: Samples,
-    beside: Beside = NOTHING_BESIDE,
+    *,
+    clock: Mapping[str, Any] | None = None,
 ) -> Summary:
-    """All figures of a run."""
-    windows = beside.windows or estimated_windows(scenario, records)
-    offset_ms = beside.clock.get("offset_ms", 0.0)
+    """All figures of a run. `clock` is a `ClockOffset` as JSON; none: the server's clock is ours."""
+    known = _clock(clock or NO_OFFSET)
+    windows = windows_from(scenario, samples) or estimated_windows(scenario, records)
     steps = []
     for step in range(scenario.n_steps):
         of_step = [record for record in records if record.step == step]
         mine = [window for window in windows if window.step == step]
         if mine:
-            steps.append(_StepOf(scenario, step, of_step, mine, samples, offset_ms).summary())
-    invalid, warnings = judge_run(scenario, steps, beside.clock)
+            steps.append(
+                _StepOf(scenario, step, of_step, mine, samples, known["offset_ms"]).summary()
+            )
+    invalid, warnings = judge_run(scenario, steps, known)
     return Summary(
         name=scenario.name,
         work_digest=scenario.work_digest(),
@@ -72,9 +62,9 @@ def summarise(
         invalid=invalid,
         warnings=warnings,
         percentile_method=stats.PERCENTILE_METHOD,
-        clock=dict(beside.clock),
+        clock=known,
         steps=steps,
-        cold=dict(beside.cold),
+        cold=_cold(samples),
         capacity=capacity(steps),
     )
 
@@ -143,7 +133,7 @@ class _StepOf:
         ok = [record for record in sent if record.outcome == "ok"]
         seconds = sum(window.seconds for window in self.windows)
         ended = self._ended_within()
-        good = [record for record in sent if is_good(record, scenario.slo, self.offset_ms)]
+        good = [is_good(record, scenario.slo, self.offset_ms) for record in sent]
         found = StepSummary(
             step=self.step,
             offered_per_s=None if load.kind == "closed" else load.rates_per_s[self.step],
@@ -153,7 +143,7 @@ class _StepOf:
             achieved_per_s=len(ended) / seconds,
             goodput_per_s=sum(is_good(one, scenario.slo, self.offset_ms) for one in ended)
             / seconds,
-            good=stats.proportion(len(good), len(sent)),
+            good=stats.share_of(good),
             outcomes=_outcomes(sent),
             codes=_codes(sent),
             latencies=self._latencies(ok),
@@ -165,7 +155,8 @@ class _StepOf:
             lateness_ms=stats.readings(_lateness(sent)),
             machine=self._machine(),
         )
-        return judge_step(found, StepFacts(scenario, self.records, self.windows))
+        generator = [row for row in self.samples if _is_generator(row, self.step)]
+        return judge_step(found, StepFacts(scenario, self.records, self.windows, generator))
 
     def _ended_within(self) -> list[Record]:
         """Whole answers that ended in the measured time, of requests of the warm-up too: those make
@@ -198,11 +189,28 @@ class _StepOf:
     def _machine(self) -> dict[str, Distribution]:
         values: dict[str, list[float]] = {}
         for row in self.samples:
-            if any(window.holds(row.get("at_s")) for window in self.windows):
+            if "kind" not in row and any(window.holds(row.get("at_s")) for window in self.windows):
                 for name, value in {**row.get("metrics", {}), **row.get("machine", {})}.items():
                     if value is not None:
                         values.setdefault(name, []).append(float(value))
         return {name: stats.readings(found) for name, found in sorted(values.items())}
+
+
+def _is_generator(row: Mapping[str, Any], step: int) -> bool:
+    return row.get("kind") == "generator" and row["step"] == step
+
+
+def _clock(clock: Mapping[str, Any]) -> dict[str, float]:
+    """What of it is known: an uncertainty that nobody could bound is left out."""
+    numbers = {name: clock.get(name) for name in NO_OFFSET}
+    found = {name: value for name, value in numbers.items() if isinstance(value, (int, float))}
+    return {"offset_ms": 0.0, **{n: float(v) for n, v in found.items() if math.isfinite(v)}}
+
+
+def _cold(samples: Samples) -> dict[str, float]:
+    """The probes before the first step; several of one name are the last one's."""
+    rows = (row for row in samples if row.get("kind") == "cold" and row.get("ms") is not None)
+    return {str(row["name"]): float(row["ms"]) for row in rows}
 
 
 def _distribution(values: Iterable[float | None]) -> Distribution:
@@ -272,12 +280,13 @@ def _outcomes(sent: Sequence[Record]) -> dict[str, int]:
 
 def _codes(sent: Sequence[Record]) -> dict[str, int]:
     """ "429 queue_full", "timeout", "failed cut": most frequent first."""
-    names = (
-        f"{record.status if record.outcome == 'refused' else record.outcome} {record.code}".strip()
-        for record in sent
-        if record.outcome != "ok"
-    )
+    names = (_code(record) for record in sent if record.outcome != "ok")
     return dict(Counter(names).most_common())
+
+
+def _code(record: Record) -> str:
+    first = str(record.status) if record.outcome == "refused" else record.outcome
+    return first if record.code in ("", record.outcome) else f"{first} {record.code}"
 
 
 def _server_ms(ok: Sequence[Record]) -> dict[str, Distribution]:
@@ -314,7 +323,7 @@ def _tokens(ok: Sequence[Record], ended: Sequence[Record], seconds: float) -> di
 
 def _accuracy(ok: Sequence[Record]) -> Proportion:
     judged = [record.correct for record in ok if record.correct is not None]
-    return stats.proportion(sum(judged), len(judged))
+    return stats.share_of(judged)
 
 
 def _accuracy_by_kind(ok: Sequence[Record]) -> dict[str, Proportion]:

@@ -25,6 +25,9 @@ PERCENTILE_METHOD = "nearest rank (Hyndman-Fan type 1); intervals: 95 %, order s
 CONFIDENCE = 0.95
 Z = 1.959963984540054  # of the normal distribution, two-sided 95 %
 RESAMPLES = 2000
+FEWEST_RESAMPLES = 200  # of so many samples that more would take too long
+FEWEST_NEIGHBOURS = 8  # of which an autocorrelation says anything
+FEWEST = 6  # samples of which a bootstrap says anything
 SEED = 6_2026  # of every bootstrap that is given no other chance
 _MOST_WEIGHTS = 40_000_000  # numbers drawn for one interval: bounds its time to about a second
 
@@ -72,7 +75,7 @@ def independent(values: Sequence[float] | Floats) -> int:
     lag 1 the evidence is that of n (1 - r) / (1 + r). Where r is within chance, all n.
     """
     n, r = len(values), autocorrelation(values)
-    if n < 8 or r < Z / math.sqrt(n):
+    if n < FEWEST_NEIGHBOURS or r < Z / math.sqrt(n):
         return n
     return max(1, round(n * (1 - r) / (1 + r)))
 
@@ -94,13 +97,19 @@ def grouped_distribution(groups: Sequence[Sequence[float]], chance: random.Rando
     return _distribution(values[order], intervals, len(groups))
 
 
-def proportion(k: int, n: int) -> Proportion:
+def share_of(flags: Sequence[bool]) -> Proportion:
+    """Of the requests in their order for which something holds; neighbours may resemble each other."""
+    return proportion(sum(flags), len(flags), n_independent=independent(flags))
+
+
+def proportion(k: int, n: int, *, n_independent: int | None = None) -> Proportion:
     """k of n with Wilson's interval, which stays inside 0 and 1 and is honest at both ends."""
     if not n:
         return Proportion(k=k, n=n)
-    share = k / n
-    middle = (share + Z * Z / (2 * n)) / (1 + Z * Z / n)
-    half = Z / (1 + Z * Z / n) * math.sqrt(share * (1 - share) / n + Z * Z / (4 * n * n))
+    share, counted = k / n, n_independent or n
+    middle = (share + Z * Z / (2 * counted)) / (1 + Z * Z / counted)
+    spread = share * (1 - share) / counted + Z * Z / (4 * counted * counted)
+    half = Z / (1 + Z * Z / counted) * math.sqrt(spread)
     low = 0.0 if k == 0 else max(0.0, middle - half)
     high = 1.0 if k == n else min(1.0, middle + half)
     return Proportion(k=k, n=n, share=share, interval=(low, high))
@@ -130,18 +139,20 @@ def interval_ranks(n: int, percent: float) -> tuple[int, int] | None:
 
 def autocorrelation(values: Sequence[float] | Floats) -> float:
     """Of neighbours (lag 1), by rank, so that a few huge values do not hide it; 0 for too few."""
-    if len(values) < 8:
+    if len(values) < FEWEST_NEIGHBOURS:
         return 0.0
-    ranks = np.argsort(np.argsort(np.asarray(values, dtype=np.float64), kind="stable"))
+    _, place, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]  # equal values share their mean rank
     centred = ranks - ranks.mean()
-    return float((centred[1:] * centred[:-1]).sum() / (centred**2).sum())
+    spread = float((centred**2).sum())
+    return float((centred[1:] * centred[:-1]).sum()) / spread if spread else 0.0
 
 
 def block_length(values: Sequence[float] | Floats) -> int:
     """How many neighbours to draw together: 1 where they are independent, more where they queue."""
     n = len(values)
     r = autocorrelation(values)
-    if n < 8 or r < Z / math.sqrt(n):
+    if n < FEWEST_NEIGHBOURS or r < Z / math.sqrt(n):
         return 1
     decay = math.ceil(2 / max(1 - r, 0.02))  # twice the time in which a memory of this r fades
     return max(1, min(n // 4, max(math.ceil(n ** (1 / 3)), decay)))
@@ -155,41 +166,60 @@ class Ratio:
     interval: Interval | None
 
 
-def ratio(
-    a: Sequence[float], b: Sequence[float], statistic: Statistic, chance: random.Random
-) -> Ratio:
-    """`statistic(b) / statistic(a)` of two independent runs, in the order of their requests.
+def ratios(
+    a: Sequence[float] | Floats,
+    b: Sequence[float] | Floats,
+    statistics: Sequence[Statistic],
+    chance: random.Random,
+) -> list[Ratio]:
+    """`statistic(b) / statistic(a)` for each, of two independent runs in the order of their requests.
 
-    Draws blocks of neighbours where those resemble each other. Percentile bootstrap.
+    Percentile bootstrap. Draws blocks of neighbours where those resemble each other.
     """
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-    value = _divide(statistic(second[None, :]), statistic(first[None, :]))[0]
-    if min(len(first), len(second)) < 2:
-        return Ratio(float(value), None)
-    drawn = _divide(resampled(second, statistic, chance), resampled(first, statistic, chance))
-    return Ratio(float(value), _middle(drawn))
+    found = [_divide(of(second[None, :]), of(first[None, :]))[0] for of in statistics]
+    if min(len(first), len(second)) < FEWEST:
+        return [Ratio(float(value), None) for value in found]
+    above = resampled(second, statistics, chance)
+    below = resampled(first, statistics, chance)
+    drawn = [_divide(up, down) for up, down in zip(above, below, strict=True)]
+    return [Ratio(float(value), _middle(one)) for value, one in zip(found, drawn, strict=True)]
 
 
-def bootstrap(values: Sequence[float], statistic: Statistic, chance: random.Random) -> Interval:
-    """The 95 % interval of a statistic, in the order of the requests."""
-    return _middle(resampled(np.asarray(values, dtype=np.float64), statistic, chance))
+def ratio(
+    a: Sequence[float] | Floats, b: Sequence[float] | Floats, of: Statistic, chance: random.Random
+) -> Ratio:
+    """`ratios` of one statistic."""
+    return ratios(a, b, [of], chance)[0]
 
 
-def resampled(values: Floats, statistic: Statistic, chance: random.Random) -> Floats:
-    """The statistic of `RESAMPLES` resamples (circular blocks). [n] -> [resamples]"""
+def bootstrap(
+    values: Sequence[float] | Floats, of: Statistic, chance: random.Random
+) -> Interval | None:
+    """The 95 % interval of a statistic, in the order of the requests; None for too few samples."""
+    known = np.asarray(values, dtype=np.float64)
+    return _middle(resampled(known, [of], chance)[0]) if len(known) >= FEWEST else None
+
+
+def resampled(
+    values: Floats, statistics: Sequence[Statistic], chance: random.Random
+) -> list[Floats]:
+    """Each statistic of the same resamples (circular blocks). [n] -> statistics x [resamples]"""
     n = len(values)
     length = block_length(values)
     generator = numpy_generator(chance)
     n_blocks = math.ceil(n / length)
-    found = []
-    left = max(200, min(RESAMPLES, _MOST_WEIGHTS // n))
+    found: list[list[Floats]] = [[] for _ in statistics]
+    left = max(FEWEST_RESAMPLES, min(RESAMPLES, _MOST_WEIGHTS // n))
     while left > 0:
-        rows = max(1, min(left, 2_000_000 // n))  # bounds the memory of one go
-        starts = generator.integers(0, n, size=(rows, n_blocks, 1))
-        index = (starts + np.arange(length)).reshape(rows, -1)[:, :n] % n
-        found.append(statistic(values[index]))
-        left -= rows
-    return np.concatenate(found)
+        n_rows = max(1, min(left, 2_000_000 // n))  # bounds the memory of one go
+        starts = generator.integers(0, n, size=(n_rows, n_blocks, 1))
+        index = (starts + np.arange(length)).reshape(n_rows, -1)[:, :n] % n
+        rows = values[index]
+        for drawn, of in zip(found, statistics, strict=True):
+            drawn.append(of(rows))
+        left -= n_rows
+    return [np.concatenate(drawn) for drawn in found]
 
 
 def mean_of(rows: Floats) -> Floats:

@@ -27,16 +27,18 @@ class Window:
         return at_s is not None and self.start_s <= at_s < self.end_s
 
 
-def windows_from(rows: Iterable[Mapping[str, Any]]) -> list[Window]:
-    """As the run wrote them: `environment.json` may hold `windows`."""
+def windows_from(scenario: Scenario, samples: Iterable[Mapping[str, Any]]) -> list[Window]:
+    """As the run told them: by its rows of the kind `generator`, one per step."""
+    load = scenario.load
     return [
         Window(
             repeat=int(row["repeat"]),
             step=int(row["step"]),
-            start_s=float(row["start_s"]),
-            end_s=float(row["end_s"]),
+            start_s=float(row["begun_s"]) + load.warmup_s,
+            end_s=float(row["begun_s"]) + load.warmup_s + load.duration_s,
         )
-        for row in rows
+        for row in samples
+        if row.get("kind") == "generator"
     ]
 
 
