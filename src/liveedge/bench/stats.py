@@ -24,7 +24,7 @@ from liveedge.bench.result import PERCENTS, Distribution, Proportion
 PERCENTILE_METHOD = "nearest rank (Hyndman-Fan type 1); intervals: 95 %, order statistics"
 CONFIDENCE = 0.95
 Z = 1.959963984540054  # of the normal distribution, two-sided 95 %
-RESAMPLES = 2000
+RESAMPLES = 1000
 FEWEST_RESAMPLES = 200  # of so many samples that more would take too long
 FEWEST_NEIGHBOURS = 8  # of which an autocorrelation says anything
 FEWEST = 6  # samples of which a bootstrap says anything
@@ -141,11 +141,16 @@ def autocorrelation(values: Sequence[float] | Floats) -> float:
     """Of neighbours (lag 1), by rank, so that a few huge values do not hide it; 0 for too few."""
     if len(values) < FEWEST_NEIGHBOURS:
         return 0.0
-    _, place, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]  # equal values share their mean rank
-    centred = ranks - ranks.mean()
+    centred = _centred_ranks(values)
     spread = float((centred**2).sum())
     return float((centred[1:] * centred[:-1]).sum()) / spread if spread else 0.0
+
+
+def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
+    """Spearman's; 0 where one of them does not vary."""
+    a, b = _centred_ranks(first), _centred_ranks(second)
+    spread = math.sqrt(float((a**2).sum() * (b**2).sum()))
+    return float((a * b).sum()) / spread if spread else 0.0
 
 
 def block_length(values: Sequence[float] | Floats) -> int:
@@ -252,6 +257,13 @@ def share_difference(a: Proportion, b: Proportion) -> tuple[float, Interval] | N
     below = math.hypot(b.share - b.interval[0], a.interval[1] - a.share)
     above = math.hypot(b.interval[1] - b.share, a.share - a.interval[0])
     return gap, (gap - below, gap + above)
+
+
+def _centred_ranks(values: Sequence[float] | Floats) -> Floats:
+    """Equal values share their mean rank."""
+    _, place, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
+    ranks: Floats = (np.cumsum(counts) - (counts - 1) / 2)[place]
+    return ranks - ranks.mean()
 
 
 def _rank(n: int, percent: float) -> int:

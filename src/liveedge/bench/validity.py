@@ -7,7 +7,6 @@ a hasty reader would take them for.
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,7 +27,9 @@ STALLED_SHARE = (
 MACHINE_CPU_SHARE = (
     0.98  # of all processors: generator and server, on one machine, share what is left
 )
-GROWTH = 1.2  # second half over first half, at the lower end of the interval
+TREND = 0.6  # rank correlation of time and latency that is no wave any more
+GROWTH = 1.3  # of the median, from the first half of a step to the second
+FEWEST_OF_COURSE = 20  # answers of which a trend says anything
 DISAGREE = 1.05
 UNDECIDED_SHARE = 0.2  # of the answers whose truth may be undecidable
 DEVIATIONS = 4.0  # of a Poisson count that a schedule's may be away from its mean
@@ -128,30 +129,33 @@ def _schedule(step: StepSummary) -> Iterator[str]:
 
 def _unsteady(facts: StepFacts) -> Iterator[str]:
     """A queue that grows: then figures depend on how long one looks."""
-    halves = _halves(facts)
-    if min(map(len, halves)) < 10:
+    points = list(_course(facts))
+    if len(points) < FEWEST_OF_COURSE:
         return
-    grown = stats.ratio(*halves, stats.percentile_of(50), random.Random(stats.SEED))
-    if grown.interval is None or not grown.interval[0] > GROWTH:
+    half_s = facts.windows[0].seconds / 2
+    halves = [[took for at, took in points if (at >= half_s) is late] for late in (False, True)]
+    if not all(halves) or stats.rank_correlation(*zip(*points, strict=True)) < TREND:
         return
-    yield (
-        f"{UNSTEADY}: the median answer of the second half takes {grown.value:.1f} times that of the"
-        " first; the queue grows, and a longer step would show longer times"
-    )
+    growth = stats.percentile(halves[1], 50) / max(stats.percentile(halves[0], 50), 1e-3)
+    if growth >= GROWTH:
+        yield (
+            f"{UNSTEADY}: the median answer of the second half takes {growth:.1f} times that of the"
+            " first; the queue grows, and a longer step would show longer times"
+        )
 
 
-def _halves(facts: StepFacts) -> tuple[list[float], list[float]]:
-    """total_ms, with time-outs at their bound, of requests due in the first and in the second half."""
-    middles = {window.repeat: (window.start_s + window.end_s) / 2 for window in facts.windows}
-    halves: tuple[list[float], list[float]] = ([], [])
+def _course(facts: StepFacts) -> Iterator[tuple[float, float]]:
+    """When each request was due, from the start of its window, and how long it took; time-outs at
+    their bound, what was refused left out."""
+    starts = {window.repeat: window.start_s for window in facts.windows}
     for record in facts.measured:
         took_s = facts.scenario.load.timeout_s
         if record.outcome == "ok" and record.ended_s is not None:
             took_s = record.ended_s - record.due_s
         elif record.outcome != "timeout":
             continue
-        halves[record.due_s >= middles.get(record.repeat, math.inf)].append(took_s * 1000)
-    return halves
+        if record.repeat in starts:
+            yield record.due_s - starts[record.repeat], took_s
 
 
 def _too_few(step: StepSummary) -> Iterator[str]:
