@@ -6,6 +6,7 @@ accuracy, samples of the machine, and the summary. By hand: `python tests/bench_
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import random
 import sys
@@ -28,7 +29,7 @@ from liveedge.bench.scenario import Load, Scenario, scenario_of
 
 WALL_MS = 1_750_000_000_000
 KINDS = ("lamp", "door", "display", "count")
-COLD = (
+COLD: tuple[dict[str, Any], ...] = (
     {"kind": "cold", "at_s": 0.2, "name": "process_start_ms", "ms": 640.0},
     {"kind": "cold", "at_s": 0.4, "name": "model_load_ms", "ms": 2210.0},
     {"kind": "cold", "at_s": 0.6, "name": "first_request_ms", "ms": 890.0},
@@ -85,16 +86,26 @@ def make_result(
 ) -> ResultFolder:
     """Write a whole result folder into `path` (made if need be, not emptied)."""
     path.mkdir(parents=True, exist_ok=True)
-    folder, asked, server = ResultFolder(path), asked or scenario(), server or Simulated()
+    folder, asked = ResultFolder(path), asked or scenario()
+    records, rows = simulated(asked, server or Simulated(), seed)
+    folder.write(SCENARIO, asked.as_json())
+    folder.write(ENVIRONMENT, environment())
+    folder.append(
+        RECORDS, ({name: getattr(one, name) for name in one.__slots__} for one in records)
+    )
+    folder.append(SAMPLES, rows)
+    folder.write(SUMMARY, summarise_folder(folder).as_json())
+    return folder
+
+
+def simulated(
+    asked: Scenario, server: Simulated, seed: int = 1
+) -> tuple[list[Record], list[dict[str, Any]]]:
+    """The records and the samples of a run."""
     chance = random.Random(seed)
     run = _Run(asked, server, chance)
     records = list(run.records())
-    folder.write(SCENARIO, asked.as_json())
-    folder.write(ENVIRONMENT, environment(run.at_s))
-    folder.append(RECORDS, (record.as_json() for record in records))
-    folder.append(SAMPLES, [*COLD, *run.own, *samples(records, run.at_s, server, chance)])
-    folder.write(SUMMARY, summarise_folder(folder).as_json())
-    return folder
+    return records, [*COLD, *run.own, *_looks(records, run.at_s, server, chance)]
 
 
 class _Run:
@@ -205,7 +216,6 @@ def _own_row(records: Sequence[Record], begun_s: float, load: Load) -> dict[str,
         "repeat": records[0].repeat,
         "step": records[0].step,
         "begun_s": begun_s,
-        "seconds": seconds,
         "cpu_share": 0.07,
         "max_in_flight": 40,
         "loop_stall_ms_max": 6.0,
@@ -225,7 +235,7 @@ def _refuse(record: Record, chance: random.Random) -> None:
     record.headers_s = record.ended_s = (record.sent_s or 0.0) + chance.uniform(0.003, 0.009)
 
 
-def samples(
+def _looks(
     records: Sequence[Record], end_s: float, server: Simulated, chance: random.Random
 ) -> Iterator[dict[str, Any]]:
     """A look each second, as the sampler would have had it."""
@@ -234,9 +244,10 @@ def samples(
         for record in records
         if record.sent_s is not None and record.ended_s is not None and record.status != 429
     ]
+    starts, ends = sorted(start for start, _ in spans), sorted(end for _, end in spans)
     for second in range(int(end_s)):
         at_s = second + 0.5
-        inside = sum(start <= at_s < end for start, end in spans)
+        inside = bisect.bisect(starts, at_s) - bisect.bisect(ends, at_s)
         running = min(inside, server.places)
         busy = running / server.places
         yield {
@@ -253,7 +264,7 @@ def samples(
         }
 
 
-def environment(seconds: float) -> dict[str, Any]:
+def environment() -> dict[str, Any]:
     """As `environment.describe` makes it, of a machine that there is not."""
     return {
         "liveedge": "0.0.0",
@@ -269,7 +280,6 @@ def environment(seconds: float) -> dict[str, Any]:
         "model": {"id": "synthetic/queue-4", "digest": "sha256:0011223344556677", "dtype": "f32"},
         "busy_before": {"cpu_share": 0.03, "load_average_1min": 0.11},
         "began_at_ms": WALL_MS,
-        "seconds": seconds,
         "clock": {"offset_ms": 0.0, "uncertainty_ms": 0.0},
     }
 

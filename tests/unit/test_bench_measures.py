@@ -8,52 +8,10 @@ import pytest
 
 from liveedge.bench.definitions import LATENCIES, MACHINE
 from liveedge.bench.measures import bounded_latency, is_good, latency, summarise, summarise_folder
-from liveedge.bench.record import Record
-from liveedge.bench.scenario import Objectives, scenario_of
+from liveedge.bench.scenario import Objectives
 from liveedge.bench.windows import estimated_windows, windows_from
-from tests.bench_results import WALL_MS, Simulated, make_result, scenario
-
-RATE = 10.0
-
-
-def constant(**load):
-    """100 requests in 10 s, unless told otherwise."""
-    return scenario_of(
-        {
-            "name": "constant",
-            "load": {
-                "kind": "constant",
-                "rates_per_s": [RATE],
-                "warmup_s": 0.0,
-                "duration_s": 10.0,
-                "timeout_s": 5.0,
-                **load,
-            },
-        }
-    )
-
-
-def answer(index, *, ttft_s=0.2, total_s=0.5, late_s=0.0, **more):
-    """Due every tenth of a second. Moments count from sending."""
-    due_s = 1.0 + index / RATE
-    sent_s = due_s + late_s
-    made = Record(
-        index=index,
-        question="lamp",
-        due_s=due_s,
-        sent_s=sent_s,
-        headers_s=sent_s + 0.8 * ttft_s,
-        first_event_s=sent_s + 0.9 * ttft_s,
-        first_content_s=sent_s + ttft_s,
-        content_s=[sent_s + ttft_s + n * (total_s - ttft_s) / 4 for n in range(5)],
-        ended_s=sent_s + total_s,
-        sent_at_ms=WALL_MS + sent_s * 1000,
-        outcome="ok",
-        status=200,
-        completion_tokens=9,
-        prompt_tokens=100,
-    )
-    return replace(made, **more)
+from tests.bench_records import RATE, answer, constant
+from tests.bench_results import WALL_MS, Simulated, make_result, scenario, simulated
 
 
 def only_step(records, asked=None, samples=(), **more):
@@ -265,9 +223,9 @@ def test_looks_beside_count_within_the_measured_time():
     assert set(step.machine) <= set(MACHINE)
 
 
-def test_a_sweep_through_saturation_finds_the_capacity(tmp_path):
-    folder = make_result(tmp_path, asked=scenario(duration_s=30.0))
-    summary = folder.summary()
+def test_a_sweep_through_saturation_finds_the_capacity():
+    asked = scenario(duration_s=30.0)
+    summary = summarise(asked, *simulated(asked, Simulated()))
     assert summary.valid
     found = summary.capacity  # of 4 places with answers of 0.32 s: 12.4 per second
     assert found["peak_achieved_per_s"] == pytest.approx(4 / 0.3236, rel=0.02)
