@@ -58,6 +58,16 @@ class ClockOffset:
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> ClockOffset:
+        """From its JSON, in which what is not known is null."""
+        return cls(
+            offset_ms=document.get("offset_ms") or 0.0,
+            uncertainty_ms=_known(document.get("uncertainty_ms"), float("inf")),
+            rtt_ms=_known(document.get("rtt_ms"), float("nan")),
+            method=str(document.get("method", "unknown")),
+        )
+
 
 UNKNOWN = ClockOffset(
     offset_ms=0.0, uncertainty_ms=float("inf"), rtt_ms=float("nan"), method="unknown"
@@ -149,6 +159,10 @@ async def _exchange(http: httpx.AsyncClient, url: str, clock: Clock) -> Exchange
         server_ms=server_ms,
         resolution_ms=resolution_ms,
     )
+
+
+def _known(value: float | None, otherwise: float) -> float:
+    return otherwise if value is None else value
 
 
 def _now_ms(answer: httpx.Response) -> tuple[float, float] | None:

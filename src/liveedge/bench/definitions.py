@@ -67,9 +67,16 @@ CAPACITY: Mapping[str, str] = {
     "peak_achieved_per_s": "most that any step achieved",
     "peak_goodput_per_s": "most goodput of any step",
 }
+# Asked one after the other before the first step; `model_STAGE_ms` are stages of the model's load.
 COLD: Mapping[str, str] = {
-    "process_start_ms": "from starting the server's process to its first answer on /health",
+    "process_start_ms": "from starting the server's process to its first answer on /health; only where"
+    " the run started it",
     "model_load_ms": "from there until it says that the model is ready",
-    "first_request_ms": "whole first request of a fresh server",
-    "connection_ms": "a new connection, TCP and TLS",
+    "connect_ms": "a new connection, TCP and TLS: median",
+    "first_request_ttft_ms": "first content of the run's first request",
+    "first_request_ms": "the whole of it",
+    "new_media_ttft_ms": "first content about media that were never asked about: median",
+    "new_media_ms": "the whole answer",
+    "same_media_ttft_ms": "first content about the same media again, with caches filled: median",
+    "same_media_ms": "the whole answer",
 }

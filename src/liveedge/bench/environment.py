@@ -21,7 +21,7 @@ import httpx
 
 from liveedge.bench import processes
 from liveedge.bench.checkpoints import digest
-from liveedge.bench.clocks import LOCAL, UNKNOWN, ClockOffset, combined, measure_clock
+from liveedge.bench.clocks import LOCAL, ClockOffset, combined, measure_clock
 from liveedge.bench.scenario import Target
 from liveedge.core.clock import Clock
 from liveedge.core.machine import memory_ceiling_bytes
@@ -72,7 +72,7 @@ async def describe(
 
 def with_clock_after(before: Mapping[str, Any], after: ClockOffset) -> dict[str, Any]:
     """`environment.json` once the run is over: the clock as both looks allow it."""
-    first = ClockOffset(**before["clock"]) if before.get("clock") else UNKNOWN
+    first = ClockOffset.of(before.get("clock") or {})
     return {**before, "clock": combined(first, after).as_json()}
 
 
