@@ -177,10 +177,35 @@ def test_what_the_bench_knows_of_a_frame_wins_over_what_the_server_says():
     assert not is_good(stale, slo)
 
 
-def test_evidence_of_another_machine_is_placed_on_our_clock():
-    one = answer(0, evidence_at_ms=WALL_MS + 1000.0 + 250_000 - 100)
-    step = only_step([one] * 10, clock={"offset_ms": 250_000.0, "uncertainty_ms": 2.0})
-    assert step.latencies["freshness_ms"].percentiles["p50"] == pytest.approx(600, abs=0.01)
+@pytest.mark.parametrize(
+    ("kind", "delivery", "evidence_is_theirs", "known_is_theirs"),
+    [
+        ("sim", "ovs", True, True),  # drawn and stamped by the server
+        ("rtsp", "ovs", True, False),  # stamped as it arrives, drawn by the bench
+        ("whip", "ovs", True, False),
+        ("push", "ovs", False, False),  # the bench tells when it was taken
+        ("sim", "data", True, False),
+    ],
+)
+def test_a_frame_of_another_machine_is_placed_on_our_clock(
+    kind, delivery, evidence_is_theirs, known_is_theirs
+):
+    ahead_ms = 250_000.0
+    asked = constant()
+    asked = replace(
+        asked,
+        sources=replace(asked.sources, kind=kind),
+        target=replace(asked.target, delivery=delivery),
+    )
+    captured_ms = WALL_MS + 1000.0 - 100
+    one = answer(
+        0,
+        evidence_at_ms=captured_ms + ahead_ms * evidence_is_theirs,
+        known_evidence_at_ms=captured_ms + ahead_ms * known_is_theirs,
+    )
+    step = only_step([one] * 10, asked, clock={"offset_ms": ahead_ms, "uncertainty_ms": 2.0})
+    assert step.latencies["freshness_ms"].percentiles["p50"] == pytest.approx(600)
+    assert step.latencies["known_freshness_ms"].percentiles["p50"] == pytest.approx(600)
     assert step.latencies["capture_to_request_ms"].percentiles["p50"] == pytest.approx(100)
 
 

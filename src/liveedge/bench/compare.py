@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 from liveedge.bench import stats
 from liveedge.bench.figures import SHARES, in_order, outcome_share
-from liveedge.bench.measures import bounded_latency, latency
+from liveedge.bench.measures import Offsets, bounded_latency, latency
 from liveedge.bench.record import Record
 from liveedge.bench.result import Proportion, ResultFolder, StepSummary, Summary
 from liveedge.bench.scenario import Scenario
@@ -150,9 +150,9 @@ class _Pair:
         return [value for value in found if value is not None]
 
     def _whole(self, run: Run, name: str) -> list[float]:
-        offset_ms = run.summary.clock.get("offset_ms", 0.0)
+        offsets = Offsets.of(run.scenario, run.summary.clock)
         ok = (one for one in in_order(self.step_a, run.records) if one.outcome == "ok")
-        return [value for one in ok if (value := latency(one, name, offset_ms)) is not None]
+        return [value for one in ok if (value := latency(one, name, offsets)) is not None]
 
     def _percentiles(
         self, name: str, first: Sequence[float], second: Sequence[float]

@@ -30,6 +30,33 @@ Samples = Sequence[Mapping[str, Any]]
 NO_OFFSET: Mapping[str, float] = {"offset_ms": 0.0, "uncertainty_ms": 0.0}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offsets:
+    """What is to be taken from a moment of evidence to have it on our wall clock, in ms.
+
+    A frame carries the clock of whoever stamped it: the server's where it pulled or received the frame,
+    ours where the bench pushed it and told when it was taken.
+    """
+
+    evidence_ms: float = 0.0  # of what the server says
+    known_ms: float = 0.0  # of what the bench knows, or read from the frame
+
+    @classmethod
+    def of(cls, scenario: Scenario, clock: Mapping[str, float]) -> Offsets:
+        """`clock` as `Summary.clock`."""
+        server_ms = clock.get("offset_ms", 0.0)
+        is_stream = scenario.target.delivery == "ovs"
+        is_pushed = is_stream and scenario.sources.kind in ("push", "files")
+        is_drawn_there = is_stream and scenario.sources.kind == "sim"
+        return cls(
+            evidence_ms=0.0 if is_pushed else server_ms,
+            known_ms=server_ms if is_drawn_there else 0.0,
+        )
+
+
+OURS = Offsets()  # every moment is on our clock
+
+
 def summarise_folder(folder: ResultFolder) -> Summary:
     """From the four files of a run. Raises ResultInvalid."""
     clock = folder.environment().get("clock")
@@ -51,9 +78,8 @@ def summarise(
         of_step = [record for record in records if record.step == step]
         mine = [window for window in windows if window.step == step]
         if mine:
-            steps.append(
-                _StepOf(scenario, step, of_step, mine, samples, known["offset_ms"]).summary()
-            )
+            offsets = Offsets.of(scenario, known)
+            steps.append(_StepOf(scenario, step, of_step, mine, samples, offsets).summary())
     invalid, warnings = judge_run(scenario, steps, known)
     return Summary(
         name=scenario.name,
@@ -69,9 +95,9 @@ def summarise(
     )
 
 
-def latency(record: Record, name: str, offset_ms: float = 0.0) -> float | None:
+def latency(record: Record, name: str, offsets: Offsets = OURS) -> float | None:
     """One measure of one whole answer, in ms; None where it is not known. Not `itl_ms`: see `gaps_ms`."""
-    return _LATENCY[name](record, offset_ms)
+    return _LATENCY[name](record, offsets)
 
 
 def gaps_ms(record: Record) -> list[float]:
@@ -94,7 +120,7 @@ def bounded_latency(record: Record, name: str, timeout_s: float) -> float | None
     return timeout_s * 1000
 
 
-def is_good(record: Record, slo: Objectives, offset_ms: float = 0.0) -> bool:
+def is_good(record: Record, slo: Objectives, offsets: Offsets = OURS) -> bool:
     """A whole answer that keeps to every objective at once; one that cannot be looked at is not kept.
 
     An answer whose truth is not decidable is not held to be wrong.
@@ -106,7 +132,7 @@ def is_good(record: Record, slo: Objectives, offset_ms: float = 0.0) -> bool:
         "total_ms": slo.total_ms,
         _freshness_name(record): slo.freshness_ms,
     }
-    found = {name: latency(record, name, offset_ms) for name, limit in limits.items() if limit}
+    found = {name: latency(record, name, offsets) for name, limit in limits.items() if limit}
     return all(value is not None and value <= limits[name] for name, value in found.items())
 
 
@@ -125,7 +151,7 @@ class _StepOf:
     records: Sequence[Record]  # of this step, warm-up too
     windows: Sequence[Window]
     samples: Samples
-    offset_ms: float
+    offsets: Offsets
 
     def summary(self) -> StepSummary:
         scenario, load = self.scenario, self.scenario.load
@@ -133,7 +159,7 @@ class _StepOf:
         ok = [record for record in sent if record.outcome == "ok"]
         seconds = sum(window.seconds for window in self.windows)
         ended = self._ended_within()
-        good = [is_good(record, scenario.slo, self.offset_ms) for record in sent]
+        good = [is_good(record, scenario.slo, self.offsets) for record in sent]
         found = StepSummary(
             step=self.step,
             offered_per_s=None if load.kind == "closed" else load.rates_per_s[self.step],
@@ -141,8 +167,7 @@ class _StepOf:
             seconds=seconds,
             sent=len(sent),
             achieved_per_s=len(ended) / seconds,
-            goodput_per_s=sum(is_good(one, scenario.slo, self.offset_ms) for one in ended)
-            / seconds,
+            goodput_per_s=sum(is_good(one, scenario.slo, self.offsets) for one in ended) / seconds,
             good=stats.share_of(good),
             outcomes=_outcomes(sent),
             codes=_codes(sent),
@@ -177,7 +202,7 @@ class _StepOf:
                 groups = [gaps_ms(record) for record in ok]
                 made = stats.grouped_distribution(groups, random.Random(stats.SEED))
             else:
-                made = _distribution([latency(record, name, self.offset_ms) for record in ok])
+                made = _distribution([latency(record, name, self.offsets) for record in ok])
             if made.n:
                 found[name] = made
         return found
@@ -228,15 +253,14 @@ def _wall_end_ms(record: Record) -> float | None:
     return record.sent_at_ms + (record.ended_s - record.sent_s) * 1000
 
 
-def _evidence_ms(record: Record, offset_ms: float) -> float | None:
-    """The server's evidence on our wall clock."""
-    return None if record.evidence_at_ms is None else record.evidence_at_ms - offset_ms
+def _moved(at_ms: float | None, by_ms: float) -> float | None:
+    return None if at_ms is None else at_ms - by_ms
 
 
-def _capture_to_request(record: Record, offset_ms: float) -> float | None:
-    captured = _evidence_ms(record, offset_ms)
+def _capture_to_request(record: Record, offsets: Offsets) -> float | None:
+    captured = _moved(record.evidence_at_ms, offsets.evidence_ms)
     if captured is None:
-        captured = record.known_evidence_at_ms
+        captured = _moved(record.known_evidence_at_ms, offsets.known_ms)
     if captured is None or record.sent_at_ms is None:
         return None
     return record.sent_at_ms - captured
@@ -258,7 +282,7 @@ def _tpot(record: Record) -> float | None:
     return (record.content_s[-1] - record.content_s[0]) * 1000 / (record.completion_tokens - 1)
 
 
-_LATENCY: Mapping[str, Callable[[Record, float], float | None]] = {
+_LATENCY: Mapping[str, Callable[[Record, Offsets], float | None]] = {
     "ttft_ms": lambda one, _: _between(one.due_s, one.first_content_s),
     "service_ttft_ms": lambda one, _: _between(one.sent_s, one.first_content_s),
     "tpot_ms": lambda one, _: _tpot(one),
@@ -266,8 +290,10 @@ _LATENCY: Mapping[str, Callable[[Record, float], float | None]] = {
     "service_total_ms": lambda one, _: _between(one.sent_s, one.ended_s),
     "capture_to_request_ms": _capture_to_request,
     "age_ms": lambda one, _: one.age_ms,
-    "freshness_ms": lambda one, offset_ms: _freshness(one, _evidence_ms(one, offset_ms)),
-    "known_freshness_ms": lambda one, _: _freshness(one, one.known_evidence_at_ms),
+    "freshness_ms": lambda one, by: _freshness(one, _moved(one.evidence_at_ms, by.evidence_ms)),
+    "known_freshness_ms": lambda one, by: _freshness(
+        one, _moved(one.known_evidence_at_ms, by.known_ms)
+    ),
     "connect_ms": lambda one, _: _between(one.sent_s, one.connected_s),
     "headers_ms": lambda one, _: _between(one.sent_s, one.headers_s),
 }
