@@ -164,7 +164,7 @@ class _Run:
         first_s, ended_s = place_s + 0.6 * service_s, place_s + service_s
         bound_s = record.due_s + self._asked.load.timeout_s
         if chance.random() < server.share_cut:
-            record.outcome, record.code = "failed", "cut"
+            record.outcome, record.code = "failed", "cut_stream"
             record.message = "the stream ended without [DONE]"
             record.status, record.headers_s, record.ended_s = 200, first_s - 0.01, first_s + 0.02
             return None
@@ -221,6 +221,7 @@ def _own_row(records: Sequence[Record], begun_s: float, load: Load) -> dict[str,
         "max_in_flight": 40,
         "loop_stall_ms_max": 6.0,
         "n_loop_stalls": 0,
+        "loop_stalled_s": 0.0,
         "in_flight_limit": load.max_in_flight,
         "n_not_sent": sum(one.outcome == "not_sent" for one in records),
         "n_sent": len(late_s),

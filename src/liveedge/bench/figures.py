@@ -24,9 +24,12 @@ SHARES: Mapping[str, tuple[str, ...]] = {  # of all requests, by outcomes
 COUNTS: Mapping[str, str] = {
     "timeouts": "requests that were not complete within load.timeout_s",
     "disconnects": "streams that were cut, and connections that could not be made or were lost",
-    "server_errors": "answers with a status of 500 or more, and errors in mid-stream",
+    "server_errors": "a status of 500 or more, errors in mid-answer, and answers that are none",
     "refusals_without_retry_after": "429 and 503 that do not say when to come back",
 }
+LOST = frozenset(
+    {"cut_stream", "connection_lost", "run_ended"}
+)  # codes of failures without an error
 STATISTICS = ("p50", "p90", "p95", "p99")
 
 
@@ -104,12 +107,12 @@ def _exact(value: float) -> Figure:
 
 def _server_errors(step: StepSummary, records: Sequence[Record]) -> Figure:
     mine = in_order(step, records)
-    return _exact(sum(one.status >= 500 or _is_told_error(one) for one in mine))
+    return _exact(sum(one.status >= 500 or _is_broken(one) for one in mine))
 
 
-def _is_told_error(record: Record) -> bool:
-    """An error event in mid-answer: its code is the server's; `cut` and `invalid` are ours."""
-    return record.outcome == "failed" and record.code == "internal_error"
+def _is_broken(record: Record) -> bool:
+    """An error in mid-answer, or an answer that is none; lost connections are `disconnects`."""
+    return record.outcome == "failed" and record.code not in LOST
 
 
 def _without_retry_after(step: StepSummary, records: Sequence[Record]) -> Figure:
