@@ -8,6 +8,7 @@ import pytest
 
 from liveedge.bench.definitions import LATENCIES, MACHINE
 from liveedge.bench.measures import bounded_latency, is_good, latency, summarise, summarise_folder
+from liveedge.bench.result import summary_of
 from liveedge.bench.scenario import Objectives
 from liveedge.bench.windows import estimated_windows, windows_from
 from tests.bench_records import RATE, answer, constant
@@ -220,6 +221,23 @@ def test_accuracy_is_of_whole_answers_that_can_be_judged_by_kind():
     assert (step.accuracy.k, step.accuracy.n) == (65, 70)
     assert step.accuracy_by_kind["lamp"].share == pytest.approx(0.9)
     assert (step.accuracy_by_kind["door"].k, step.accuracy_by_kind["door"].n) == (20, 20)
+
+
+def test_shares_of_a_mix_have_figures_of_their_own():
+    records = [
+        answer(i, share="window", total_s=2.0, correct=False)
+        if i % 4 == 0
+        else answer(i, share="now", correct=True)
+        for i in range(100)
+    ]
+    step = only_step(records)
+    assert {name: one.sent for name, one in step.shares.items()} == {"now": 75, "window": 25}
+    assert step.shares["window"].latencies["total_ms"].percentiles["p50"] == pytest.approx(2000)
+    assert step.shares["now"].with_timeouts["total_ms"].high == pytest.approx(500)
+    assert step.shares["window"].accuracy.share == 0
+    assert only_step([answer(i) for i in range(10)]).shares == {}
+    again = summary_of(summarise(constant(), records, []).as_json())
+    assert again.steps[0].shares["now"].good.k == 75
 
 
 def test_tokens_are_per_second_per_answer_and_per_event():

@@ -55,6 +55,18 @@ class Proportion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShareSummary:
+    """The requests of one share of a mix, in one step. All as in the step itself."""
+
+    sent: int
+    outcomes: Mapping[str, int]
+    good: Proportion
+    accuracy: Proportion
+    latencies: Mapping[str, Distribution]
+    with_timeouts: Mapping[str, Distribution]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepSummary:
     """One step of the sweep, all repeats together. Rates are per second, warm-up is left out."""
 
@@ -81,6 +93,7 @@ class StepSummary:
     machine: Mapping[str, Distribution]  # sampled beside: cpu_share, rss_mb, queue_depth, gpu_...
     warnings: Sequence[str] = ()
     invalid: Sequence[str] = ()  # why this step says nothing about the server
+    shares: Mapping[str, ShareSummary] = field(default_factory=dict)  # by name, of a mix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,16 +124,24 @@ def summary_of(document: Mapping[str, Any]) -> Summary:
 
 
 def _step(document: Mapping[str, Any]) -> StepSummary:
-    by_name = {"latencies", "with_timeouts", "server_ms", "machine"}
-    made: dict[str, Any] = dict(document)
-    for key in by_name:
-        made[key] = {name: Distribution(**one) for name, one in document[key].items()}
+    made = _values(document)
     made["lateness_ms"] = Distribution(**document["lateness_ms"])
-    for key in ("good", "accuracy"):
-        made[key] = Proportion(**document[key])
     kinds = document["accuracy_by_kind"]
     made["accuracy_by_kind"] = {name: Proportion(**one) for name, one in kinds.items()}
+    shares = document.get("shares", {})
+    made["shares"] = {name: ShareSummary(**_values(one)) for name, one in shares.items()}
     return StepSummary(**made)
+
+
+def _values(document: Mapping[str, Any]) -> dict[str, Any]:
+    """With what a step and a share of it have in common."""
+    made: dict[str, Any] = dict(document)
+    for key in ("latencies", "with_timeouts", "server_ms", "machine"):
+        if key in document:
+            made[key] = {name: Distribution(**one) for name, one in document[key].items()}
+    for key in ("good", "accuracy"):
+        made[key] = Proportion(**document[key])
+    return made
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,11 @@ class Sampler:
         """One row. Where it cannot be kept, that is counted."""
         at_s = self._clock.monotonic_s() - self._began_s
         machine = self._machine.look(self._generator)
-        row = {"at_s": at_s, "metrics": self._metrics.look(), "machine": machine}
+        row = {
+            "at_s": round(at_s, 3),
+            "metrics": _short(self._metrics.look()),
+            "machine": _short(machine),
+        }
         try:
             self._keep(row)
             self.n_rows += 1
@@ -182,6 +186,11 @@ class _Machine:
         if before is None or now_s <= before[0] or used_s < before[1]:
             return None
         return (used_s - before[1]) / (now_s - before[0])
+
+
+def _short(values: Mapping[str, float]) -> dict[str, float]:
+    """As many digits as mean something: a run of minutes has thousands of these."""
+    return {name: round(value, 4 if abs(value) < 10 else 1) for name, value in values.items()}
 
 
 def _gpu_row(seen: list[processes.Gpu]) -> dict[str, float]:
