@@ -11,7 +11,7 @@ import base64
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 
@@ -23,6 +23,16 @@ from liveedge.core.tasks import OwnedThread
 PUSH_TIMEOUT_S = 10.0
 ENDED = (httpx.codes.NOT_FOUND, httpx.codes.GONE)
 JOIN_S = 5.0
+CRASH_POLL_S = 0.5
+
+
+class Work(Protocol):
+    """One camera; it runs in a thread of its own."""
+
+    @property
+    def source(self) -> int: ...
+
+    def run(self, stopping: threading.Event) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +92,7 @@ class Drawing:
     start_ms: int
     ahead_s: float
     quality: int
-    limit: int  # frames; 0: none
+    limit: int  # so many frames, and none of them left out; 0: for ever
     clock: Clock
 
     def run(self, stopping: threading.Event) -> None:
@@ -93,8 +103,8 @@ class Drawing:
             if self.clock.wait(stopping, max(0.0, early_s)):
                 return
             self._draw(number, due_ms)
-            now_ms = self.clock.wall_ms()
-            skipped = max(0, int((now_ms - self.start_ms) * fps / 1000) - number - 1)
+            due = int((self.clock.wall_ms() - self.start_ms) * fps / 1000)
+            skipped = 0 if self.limit else max(0, due - number - 1)
             if skipped:
                 tell({"source": self.source, "skipped": skipped})
             number += 1 + skipped
@@ -115,7 +125,7 @@ def serve(cameras: Iterable[Camera], job: dict[str, Any], clock: Clock) -> None:
         timeout=PUSH_TIMEOUT_S,
         trust_env=not job.get("is_local", True),
     ) as http:
-        works = [
+        works: list[Work] = [
             Pushing(source=n, camera=camera, url=urls[n], quality=job["quality"], http=http, clock=clock)
             if urls
             else Drawing(
@@ -129,21 +139,27 @@ def serve(cameras: Iterable[Camera], job: dict[str, Any], clock: Clock) -> None:
             )
             for n, camera in enumerate(cameras)
         ]  # fmt: skip
-        tell({"began": len(works)})
-        _run([OwnedThread(f"bench-camera-{work.source}", work.run) for work in works])
+        run_all(works)
 
 
-def _run(threads: Sequence[OwnedThread]) -> None:
+def run_all(works: Sequence[Work]) -> None:
+    """Every camera in a thread of its own, until the parent is gone. Blocks.
+
+    Raises SystemExit where one crashed: the others would go on, and nobody would know.
+    """
+    threads = [OwnedThread(f"bench-camera-{work.source}", work.run) for work in works]
     over = threading.Event()
-    life_line = when_abandoned(over.set)
+    when_abandoned(over.set)
     for thread in threads:
         thread.start()
-    over.wait()
+    while not over.wait(CRASH_POLL_S):
+        crashed = [thread for thread in threads if thread.error is not None]
+        if crashed:
+            raise SystemExit(f"{crashed[0].name} crashed: {crashed[0].error!r}")
     for thread in threads:
         thread.stopping.set()
     for thread in threads:
         thread.stop(JOIN_S)
-    life_line.stop()
 
 
 def main() -> None:
