@@ -7,7 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from liveedge.bench.report.figure import DASHES, Axis, EndLabel, Figure, Mark, Rule, Series, Style
+from liveedge.bench.report.figure import (
+    DASHES,
+    Axis,
+    EndLabel,
+    Figure,
+    Mark,
+    Rule,
+    Series,
+    Strip,
+    Style,
+)
 from liveedge.bench.report.latency_figures import NAMES, RUN_STYLES, objective
 from liveedge.bench.report.palette import ramp
 from liveedge.bench.report.run_view import RunView, freshness_measure
@@ -24,11 +34,16 @@ MOST_STEPS = 3  # of several runs: each of these steps is a figure
 
 def arrival_figures(runs: Sequence[RunView]) -> list[Figure]:
     """Of one run a curve per step; of several a figure per step that all have."""
-    fresh = freshness_measure(runs)
-    shown = ["ttft_ms"] + ([fresh] if fresh else [])
+    shown = arriving(runs)
     if len(runs) == 1:
         return [_by_step(runs[0], measure) for measure in shown]
     return [_by_run(runs, measure, load) for measure in shown for load in _shared(runs)]
+
+
+def arriving(runs: Sequence[RunView]) -> list[str]:
+    """The measures that have curves."""
+    fresh = freshness_measure(runs)
+    return ["ttft_ms"] + ([fresh] if fresh else [])
 
 
 def _shared(runs: Sequence[RunView]) -> list[float]:
@@ -110,22 +125,20 @@ def _figure(runs: Sequence[RunView], measure: str, title: str, marks: Sequence[M
     x = logarithmic([*values, *limits, *([bound_ms] if lost else [])])
     y = linear([0.0, 1.0], headroom=0.0)
     rules = [
-        Rule(
-            at=at,
-            along="y",
-            label="objective",
-            style=Style(colour="good", dash="dashdot", width=1.4),
-        )
+        Rule(at=at, along="y", style=Style(colour="good", dash="dashdot", width=1.4))
         for at in limits
     ]
+    named = [(at, f"SLO {duration(at)}") for at in limits]
     if lost:
-        rules.append(Rule(at=bound_ms, along="y", label="time-out"))
+        rules.append(Rule(at=bound_ms, along="y"))
+        named.append((bound_ms, f"time-out {duration(bound_ms)}"))
+    strip = Strip(caption="", items=named, style=Style(colour="muted"))
     return Figure(
         title=title,
         about="Cumulative share of all measured requests; where a curve ends, the rest never came.",
         x=Axis(label="log scale", scale=x, ticks=ticks(x, duration)),
         y=Axis(label="of all requests", scale=y, ticks=ticks(y, percent)),
-        marks=[*rules, *(_kept(mark, x.high) for mark in marks)],
+        marks=[strip, *rules, *(_kept(mark, x.high) for mark in marks)],
         notes=[NEVER] if lost else [],
     )
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from liveedge.bench.report import details, overview
+from liveedge.bench.report import details, overview, step_tables
 from liveedge.bench.report.accuracy_figures import accuracy_figures
-from liveedge.bench.report.arrival_figures import arrival_figures
+from liveedge.bench.report.arrival_figures import arrival_figures, arriving
 from liveedge.bench.report.document import Document, Fact, Section, Table, Verdict
 from liveedge.bench.report.figure import Figure
 from liveedge.bench.report.latency_figures import latency_figures, measures
@@ -41,7 +41,15 @@ def content(runs: Sequence[RunView]) -> Document:
 
 
 def _subtitles(runs: Sequence[RunView]) -> list[str]:
-    return [f"{run.label}: {line}" for run in runs for line in overview.subtitle(run)[-2:]]
+    """What all have in common once, the rest by run."""
+    lines = [overview.subtitle(run)[-2:] for run in runs]
+    made: list[str] = []
+    for of_runs in zip(*lines, strict=True):
+        if len(set(of_runs)) == 1:
+            made.append(of_runs[0])
+        else:
+            made += [f"{run.label}: {line}" for run, line in zip(runs, of_runs, strict=True)]
+    return made
 
 
 def _verdict(runs: Sequence[RunView]) -> Verdict:
@@ -67,8 +75,8 @@ def _facts(runs: Sequence[RunView]) -> list[Fact]:
     ]
 
 
-def _known(tables: Sequence[T | None]) -> list[T]:
-    return [table for table in tables if table is not None]
+def _known(tables: Iterable[T | None]) -> list[T]:
+    return [one for one in tables if one is not None]
 
 
 def _sections(runs: Sequence[RunView]) -> Iterator[Section]:
@@ -85,15 +93,15 @@ def _performance(runs: Sequence[RunView]) -> Iterator[Section]:
         texts=[_latency_text(runs)],
         figures=latency_figures(runs),
         tables=_known(
-            [details.latency_table(runs, measure) for measure in shown]
-            + [details.other_latencies(runs, shown)]
+            [step_tables.latency_table(runs, measure) for measure in shown]
+            + [step_tables.other_latencies(runs, shown)]
         ),
     )
     yield Section(
         name="rates",
         title="Achieved rate and goodput",
         figures=[throughput(runs), good_share(runs)],
-        tables=_known([details.token_table(runs)]),
+        tables=_known([step_tables.rate_table(runs), step_tables.token_table(runs)]),
     )
     yield Section(
         name="arrivals",
@@ -102,6 +110,7 @@ def _performance(runs: Sequence[RunView]) -> Iterator[Section]:
             "Shares are of all measured requests, so that what never came is part of the picture."
         ],
         figures=arrival_figures(runs),
+        tables=_known([step_tables.arrival_table(runs, arriving(runs))]),
     )
 
 
@@ -120,7 +129,7 @@ def _latency_text(runs: Sequence[RunView]) -> str:
 
 def _behaviour(runs: Sequence[RunView]) -> Iterator[Section]:
     along = [figure for run in runs for figure in _named(timeline_figures(run), run, runs)]
-    machine = details.machine_table(runs)
+    machine = step_tables.machine_table(runs)
     if along or machine:
         yield Section(name="timeline", title="Timeline", figures=along, tables=_known([machine]))
     accuracy = accuracy_figures(runs)
@@ -130,7 +139,7 @@ def _behaviour(runs: Sequence[RunView]) -> Iterator[Section]:
             title="Accuracy",
             texts=["Answers against the ground truth of the frames that the server looked at."],
             figures=accuracy,
-            tables=[details.accuracy_table(runs)],
+            tables=_known([details.kind_table(runs), step_tables.accuracy_table(runs)]),
         )
     yield Section(
         name="failures",
@@ -139,7 +148,7 @@ def _behaviour(runs: Sequence[RunView]) -> Iterator[Section]:
             failures(run, title=_title("Requests without a whole answer", run, runs))
             for run in runs
         ],
-        tables=_known([details.outcome_table(runs), details.code_table(runs)]),
+        tables=_known([step_tables.outcome_table(runs), details.code_table(runs)]),
     )
     staged = [run for run in runs if has_stages(run)]
     if staged:
@@ -150,13 +159,13 @@ def _behaviour(runs: Sequence[RunView]) -> Iterator[Section]:
                 stages(run, title=_title("Where the server's time goes", run, runs))
                 for run in staged
             ],
-            tables=_known([details.stage_table(staged)]),
+            tables=_known([step_tables.stage_table(staged)]),
         )
     yield Section(
         name="generator",
         title="The generator itself",
         figures=[lateness(runs)],
-        tables=[details.lateness_table(runs)],
+        tables=_known([step_tables.lateness_table(runs)]),
     )
 
 

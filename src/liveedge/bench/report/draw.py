@@ -27,6 +27,7 @@ FONT = 11.0  # px
 SMALL = 10.0
 CHAR = 0.56  # mean width of a character, in font sizes
 ROW = 15.0  # px, of a strip
+STRIP_GAP = 5.0  # between strips and plot
 LABEL_ROW = 18.0  # the name of the y axis, above the plot
 GAP = 8.0  # between texts that stand beside each other
 
@@ -101,7 +102,7 @@ def draw(figure: Figure, canvas: Canvas, size: XY) -> Plot:
     for series in _of(figure, Series):
         _series(plot, canvas, series)
     for row, strip in enumerate(_of(figure, Strip)):
-        _strip(plot, canvas, strip, plot.top - ROW * (row + 0.5))
+        _strip(plot, canvas, strip, plot.top - ROW * (row + 0.5) - STRIP_GAP)
     _end_labels(plot, canvas, list(_of(figure, EndLabel)))
     return plot
 
@@ -119,7 +120,7 @@ def _plot(figure: Figure, size: XY) -> Plot:
     return Plot(
         figure,
         left=max((text_width(text) for text in written), default=0.0) + GAP,
-        top=LABEL_ROW + ROW * len(strips),
+        top=LABEL_ROW + (ROW * len(strips) + STRIP_GAP if strips else 0),
         right=size[0]
         - max(
             [text_width(last_x) / 2, GAP] + [text_width(label.text, SMALL) + GAP for label in ends]

@@ -19,7 +19,7 @@ from liveedge.bench.report.style import PAGE_CSS
 from liveedge.bench.report.svg import clean, figure_svg, hatches, sample
 
 PANEL = (420.0, 270.0)  # px of a figure as drawn; the page scales it a little
-WIDE, NARROW = (1060.0, 200.0), (400.0, 220.0)  # of one along time: on wide screens, on narrow ones
+WIDE, NARROW = (1140.0, 190.0), (400.0, 220.0)  # of one along time: on wide screens, on narrow ones
 MARKS = {"good": "\u2713", "bad": "\u2717", "doubt": "!", "plain": "", "muted": ""}
 
 
@@ -51,7 +51,7 @@ def _body(document: Document) -> Iterator[str]:
             f"<ul>{items}</ul></section>\n"
         )
     if document.key_table:
-        yield f'<div class="key-table">{_table(document.key_table)}</div>\n'
+        yield f'<div class="key-table">{_table(document.key_table, "key-table")}</div>\n'
     links = "".join(
         f'<li><a href="#{section.name}">{clean(section.title)}</a></li>'
         for section in document.sections
@@ -83,7 +83,10 @@ def _section(section: Section) -> str:
     figures = "".join(
         _figure(figure, f"{section.name}-{number}") for number, figure in enumerate(section.figures)
     )
-    tables = "".join(map(_table, section.tables))
+    tables = "".join(
+        _table(table, f"{section.name}-table-{number}")
+        for number, table in enumerate(section.tables)
+    )
     listings = "".join(map(_listing, section.listings))
     return (
         f'<section id="{section.name}"><h2>{clean(section.title)}</h2>{texts}'
@@ -108,7 +111,7 @@ def _figure(figure: Figure, name: str) -> str:
     return f"<figure{wide}><h3>{clean(figure.title)}</h3>{keyed}{plot}{caption}</figure>\n"
 
 
-def _table(table: Table) -> str:
+def _table(table: Table, name: str) -> str:
     head = "".join(
         f'<th scope="col"{_side(number, table)}>{clean(text)}</th>'
         for number, text in enumerate(table.head)
@@ -116,9 +119,10 @@ def _table(table: Table) -> str:
     rows = "".join(f"<tr>{_row(row, table)}</tr>" for row in table.rows)
     note = f'<p class="note">{clean(table.note)}</p>' if table.note else ""
     return (
-        f'<div class="table t{table.columns}"><div class="scroll" tabindex="0" role="region"'
-        f' aria-label="{clean(table.caption)}"><table><caption>{clean(table.caption)}</caption>'
-        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>{note}</div>\n"
+        f'<div class="table t{table.columns}"><h3 id="{name}">{clean(table.caption)}</h3>'
+        f'<div class="scroll" tabindex="0" role="region" aria-labelledby="{name}">'
+        f'<table aria-labelledby="{name}"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>{note}</div>\n"
     )
 
 
@@ -126,7 +130,7 @@ def _row(row: Sequence[str | Cell], table: Table) -> str:
     made = []
     for number, cell in enumerate(row):
         text, tone = (cell.text, cell.tone) if isinstance(cell, Cell) else (cell, "plain")
-        classes = [tone] if tone != "plain" else []
+        classes: list[str] = [tone] if tone != "plain" else []
         classes += ["name"] if number < table.n_names else []
         marked = f' class="{" ".join(classes)}"' if classes else ""
         tag, scope = ("th", ' scope="row"') if number == 0 else ("td", "")

@@ -92,7 +92,7 @@ def _series(
         dashed = Style(colour=style.colour, dash="dashed", shape=style.shape, width=1.2, size=2.6)
         hollow = frozenset(range(len(steps)))
         yield Series(
-            label=f"{label} with time-outs",
+            label="",
             points=_points(run, bounded, name),
             style=dashed,
             hollow=hollow,
@@ -147,7 +147,7 @@ def _figure(runs: Sequence[RunView], measure: str, title: str, series: Sequence[
     rules = [
         Rule(
             at=limit,
-            label=f"objective {duration(limit)}",
+            label=f"SLO {duration(limit)}",
             style=Style(colour="good", dash="dashdot", width=1.4),
         )
         for limit in sorted(limits)
@@ -156,6 +156,9 @@ def _figure(runs: Sequence[RunView], measure: str, title: str, series: Sequence[
     values += [end for one in series for span in one.intervals if span for end in span]
     scale = fitting([*values, *limits])
     axis = load_axis(runs)
+    if any(one.style.dash == "dashed" for one in series):
+        dashed = Style(colour="muted", dash="dashed", width=1.2)
+        series = [*series, Series(label="time-outs at their bound", points=[], style=dashed)]
     marks: list[Mark] = [*invalid_steps(runs, axis), *lost_shares(runs), *rules, *series]
     weak = any(one.hollow for one in series if one.style.dash == "solid")
     notes = ["Bars: 95 % intervals."] + (

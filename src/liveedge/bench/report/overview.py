@@ -9,7 +9,8 @@ from liveedge.bench.report.document import Cell, Fact, Table, Verdict
 from liveedge.bench.report.load_axis import not_ok
 from liveedge.bench.report.run_view import RunView, freshness_measure
 from liveedge.bench.report.scale import duration, percent, plain
-from liveedge.bench.result import Distribution, Proportion, StepSummary
+from liveedge.bench.report.step_tables import first_cell, run_head, value
+from liveedge.bench.result import Proportion, StepSummary
 
 MOST_STEPS_NAMED = 4
 
@@ -166,21 +167,20 @@ def key_table(runs: Sequence[RunView]) -> Table:
     """A row per step: what was offered, what came of it."""
     fresh = freshness_measure(runs)
     kinds = any(has_accuracy(run) for run in runs)
-    head = ["run"] if len(runs) > 1 else []
-    head += ["offered" if runs[0].is_open else "at once", "achieved", "goodput", "good", "not ok"]
-    head += ["TTFT p50", "p95", "p99", "answer p50", "p95"]
+    head = [*run_head(runs), "offered" if runs[0].is_open else "at once", "achieved", "goodput"]
+    head += ["good", "not ok", "TTFT p50", "p95", "p99", "answer p50", "p95"]
     head += ["fresh p95"] if fresh else []
     head += ["right"] if kinds else []
-    rows = []
-    for run in runs:
-        for step in run.summary.steps:
-            first: list[str | Cell] = [run.label] if len(runs) > 1 else []
-            rows.append(first + _key_row(run, step, fresh=fresh, kinds=kinds))
+    rows = [
+        [*first_cell(runs, run), *_key_row(run, step, fresh=fresh, kinds=kinds)]
+        for run in runs
+        for step in run.summary.steps
+    ]
     return Table(
         caption="Every step",
         head=head,
         rows=rows,
-        n_names=1 if len(runs) > 1 else 0,
+        n_names=len(run_head(runs)),
         note="Rates per second; latencies of whole answers. good: share of all requests within the"
         " objectives. † too few samples for this percentile. ✗ this step is not valid.",
     )
@@ -203,14 +203,6 @@ def _key_row(
         share = step.accuracy.share
         row.append(percent(share) if share is not None else "–")
     return row
-
-
-def value(one: Distribution | None, name: str) -> str | Cell:
-    """A percentile, marked where it has too few samples."""
-    if one is None or name not in one.percentiles:
-        return Cell("–", "muted")
-    text = duration(one.percentiles[name])
-    return Cell(f"{text} †", "muted") if name in one.too_few else text
 
 
 def subtitle(run: RunView) -> list[str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from liveedge.bench.report.figure import Axis, Figure, Mark, Rule, Series, Style
-from liveedge.bench.report.latency_figures import RUN_STYLES
+from liveedge.bench.report.latency_figures import PERCENTILES, RUN_STYLES
 from liveedge.bench.report.load_axis import invalid_steps, load_axis, lost_shares
 from liveedge.bench.report.run_view import RunView
 from liveedge.bench.report.scale import duration, fitting, linear, percent, plain, ticks
@@ -40,18 +40,22 @@ def _rates(run: RunView, number: int, count: int) -> list[Series]:
     steps = run.summary.steps
     hollow = frozenset(n for n, step in enumerate(steps) if step.invalid)
     name = "" if count == 1 else f"{run.label}: "
+    rates = {
+        "achieved": (style, [step.achieved_per_s for step in steps]),
+        "goodput": (good, [step.goodput_per_s for step in steps]),
+    }
     return [
         Series(
             label=f"{name}{word}",
-            points=[(run.load_of(step), value(step)) for step in steps],
+            points=[(run.load_of(step), rate) for step, rate in zip(steps, found, strict=True)],
             style=look,
             hollow=hollow,
-            tips=[f"{run.step_name(step)}: {word} {plain(value(step))}/s" for step in steps],
+            tips=[
+                f"{run.step_name(step)}: {name}{word} {plain(rate)}/s"
+                for step, rate in zip(steps, found, strict=True)
+            ],
         )
-        for word, look, value in (
-            ("achieved", style, lambda step: step.achieved_per_s),
-            ("goodput", good, lambda step: step.goodput_per_s),
-        )
+        for word, (look, found) in rates.items()
     ]
 
 
@@ -86,26 +90,7 @@ def good_share(runs: Sequence[RunView]) -> Figure:
 
 def lateness(runs: Sequence[RunView]) -> Figure:
     """How long after its moment each request was sent."""
-    series = []
-    shown = (
-        (("p50", "solid"), ("p99", "dashed"))
-        if len(runs) > 1
-        else (("p50", "solid"), ("p99", "solid"))
-    )
-    looks = (Style(colour="c0", shape="dot"), Style(colour="c4", shape="diamond"))
-    for number, run in enumerate(runs):
-        for place, (name, dash) in enumerate(shown):
-            base = looks[place] if len(runs) == 1 else RUN_STYLES[number % len(RUN_STYLES)]
-            series.append(
-                Series(
-                    label=name if len(runs) == 1 else f"{run.label} {name}",
-                    points=[
-                        (run.load_of(step), step.lateness_ms.percentiles.get(name))
-                        for step in run.summary.steps
-                    ],
-                    style=replace(base, dash=dash),
-                )
-            )
+    series = [one for number, run in enumerate(runs) for one in _late(run, number, len(runs))]
     values = [y for one in series for _, y in one.points if y is not None]
     axis = load_axis(runs)
     scale = fitting(values) if values else linear([])
@@ -117,3 +102,20 @@ def lateness(runs: Sequence[RunView]) -> Figure:
         marks=[*invalid_steps(runs, axis), *series],
         notes=["A step is not valid where the generator was the bottleneck."],
     )
+
+
+def _late(run: RunView, number: int, count: int) -> Iterator[Series]:
+    """p50 and p99: by colour where there is one run, by dash where there are several."""
+    own = RUN_STYLES[number % len(RUN_STYLES)]
+    looks = {"p50": own, "p99": replace(own, dash="dashed")}
+    if count == 1:
+        looks = {name: PERCENTILES[name] for name in looks}
+    for name, style in looks.items():
+        yield Series(
+            label=name if count == 1 else f"{run.label} {name}",
+            points=[
+                (run.load_of(step), step.lateness_ms.percentiles.get(name))
+                for step in run.summary.steps
+            ],
+            style=style,
+        )

@@ -102,6 +102,48 @@ def _digits(scale: Scale, digits: Sequence[float], *, every: int) -> list[float]
     return [value for value in values if scale.low * 0.999 <= value <= scale.high * 1.001]
 
 
+TIME_STEPS_S = (
+    1,
+    2,
+    5,
+    10,
+    20,
+    30,
+    60,
+    120,
+    300,
+    600,
+    1200,
+    1800,
+    3600,
+    7200,
+    10800,
+    21600,
+    43200,
+    86400,
+)
+
+
+def time_ticks(scale: Scale, *, wanted: int = 8) -> tuple[Tick, ...]:
+    """Of seconds, at steps that clocks have: 30 s, 2 min, 1 h."""
+    span = scale.high - scale.low
+    if span < wanted:
+        return ticks(scale, clock_text, wanted=wanted)
+    step = next((one for one in TIME_STEPS_S if span / one <= wanted), TIME_STEPS_S[-1])
+    first, last = math.ceil(scale.low / step), math.floor(scale.high / step)
+    return tuple(Tick(n * step, clock_text(n * step)) for n in range(first, last + 1))
+
+
+def clock_text(seconds: float) -> str:
+    """12 s, 1:30, 2:05:00."""
+    if seconds < 60:
+        return f"{plain(seconds)} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}:{rest:02d}"
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
 def plain(value: float) -> str:
     """Three digits and no more than needed: 0.25, 1.5, 12, 1,200."""
     if value == 0:
@@ -116,6 +158,18 @@ def plain(value: float) -> str:
 def duration(ms: float) -> str:
     """Milliseconds with the unit that reads best: 0.4 ms, 250 ms, 1.5 s, 20 s."""
     return f"{plain(ms / 1000)} s" if abs(ms) >= 1000 else f"{plain(ms)} ms"
+
+
+def duration_between(ms: float, low_ms: float, high_ms: float) -> str:
+    """A value with its interval, all in the unit of the value: 250 [230, 1,020] ms."""
+    unit, per = ("s", 1000.0) if abs(ms) >= 1000 else ("ms", 1.0)
+    return f"{plain(ms / per)} [{plain(low_ms / per)}, {plain(high_ms / per)}] {unit}"
+
+
+def percent_between(share: float, low: float, high: float) -> str:
+    """The same of shares: 97.5 [95, 98.8] %."""
+    texts = [percent(one).removesuffix(" %") for one in (share, low, high)]
+    return f"{texts[0]} [{texts[1]}, {texts[2]}] %"
 
 
 def percent(share: float) -> str:

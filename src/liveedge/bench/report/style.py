@@ -37,8 +37,8 @@ nav{border-top:1px solid var(--grid);border-bottom:1px solid var(--grid);margin:
 nav ul{list-style:none;display:flex;flex-wrap:wrap;gap:4px 20px;margin:0;padding:0;font-size:14px}
 section[id]{padding-top:30px}
 .text{max-width:96ch;margin:0 0 10px;color:var(--muted);font-size:14px}
-.grid{display:grid;grid-template-columns:repeat(3,minmax(0,1fr));gap:26px 34px;margin-top:14px;align-items:start}
-figure{margin:0;min-width:0}
+.grid{display:grid;grid-template-columns:repeat(3,minmax(0,1fr));gap:0 34px;margin-top:14px;align-items:start}
+figure{margin:0 0 26px;min-width:0}
 figure.wide,.t3{grid-column:1/-1}
 .t2{grid-column:span 2}
 svg{display:block;max-width:100%;height:auto;font-family:inherit}
@@ -48,18 +48,18 @@ figure>svg{width:100%}
 .key li{display:flex;align-items:center;gap:6px;overflow-wrap:anywhere}
 .key svg{flex:none}
 figcaption,.note{font-size:12.5px;line-height:1.45;color:var(--muted);margin:4px 0 0}
-.table{min-width:0}
+.table{min-width:0;margin:0 0 26px}
 .scroll{overflow-x:auto}
-table{border-collapse:collapse;width:100%;font-size:13px;line-height:1.4}
-caption{text-align:left;font-weight:600;font-size:14px;padding-bottom:6px}
+table{border-collapse:separate;border-spacing:0;width:100%;font-size:13px;line-height:1.4}
+tbody th{position:sticky;left:0;background:var(--paper)}
 th,td{padding:4px 10px;text-align:right;vertical-align:top;white-space:nowrap}
 th:first-child,td:first-child{padding-left:2px}
 th:last-child,td:last-child{padding-right:2px}
 thead th{border-bottom:1px solid var(--axis);color:var(--muted);font-weight:600;vertical-align:bottom;white-space:normal}
 tbody th{font-weight:500}
-tbody tr{border-bottom:1px solid var(--grid)}
+tbody th,tbody td{border-bottom:1px solid var(--grid)}
 .name{text-align:left}
-tbody .name{white-space:normal;overflow-wrap:anywhere;min-width:7ch}
+tbody .name{white-space:normal}
 td.good{color:var(--good)}td.bad,th.bad{color:var(--bad)}td.doubt{color:var(--doubt)}td.muted{color:var(--muted)}
 .listing{margin-top:20px}
 pre{background:var(--raised);border:1px solid var(--grid);border-radius:4px;padding:10px 14px;margin:4px 0 0;
@@ -71,11 +71,12 @@ footer{margin-top:40px;border-top:1px solid var(--grid);color:var(--muted);font-
  main{padding:20px 16px 32px}h1{font-size:24px}
  .grid{grid-template-columns:minmax(0,1fr)}
  .facts{grid-template-columns:repeat(2,minmax(0,1fr));gap:14px 20px}.facts dd{font-size:20px}
+ thead th{white-space:nowrap}
  .on-wide{display:none}.on-narrow{display:block}}
 @media print{
  body{font-size:10.5pt}main{max-width:none;padding:0}nav{display:none}
- .grid{grid-template-columns:repeat(2,minmax(0,1fr));gap:14px 20px}.t2{grid-column:1/-1}
- figure,.verdict,tr{break-inside:avoid}h2,h3,caption{break-after:avoid}
+ .grid{grid-template-columns:repeat(2,minmax(0,1fr));gap:0 20px}.t2{grid-column:1/-1}
+ figure,.verdict,tr{break-inside:avoid}h2,h3{break-after:avoid}
  .scroll{overflow:visible}table{font-size:8pt}th,td{padding:2px 5px}pre{max-height:none}
  *{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 """

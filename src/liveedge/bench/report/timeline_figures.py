@@ -6,6 +6,7 @@ Everything has its mark: time-outs lie at their bound, what has no end stands in
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from liveedge.bench.record import OUTCOMES, Outcome
@@ -19,10 +20,12 @@ from liveedge.bench.report.scale import (
     percent,
     plain,
     ticks,
+    time_ticks,
 )
 
 MOST_POINTS = 4000  # of one figure
 CELLS = (700, 90)  # points of one outcome in one cell lie on each other
+MB_PER_GB = 1024.0
 MOST_BUCKETS = 360  # of a line along time
 LOOKS: Mapping[Outcome, tuple[str, Style]] = {
     "ok": ("whole answer", Style(colour="c0", shape="dot", size=1.7, strength=0.55)),
@@ -65,10 +68,7 @@ def timeline_figures(run: RunView) -> list[Figure]:
         figures.append(_figure("Utilisation", about, (axis, y), [*beside, *shares]))
     memory = _sampled(run, MEMORY)
     if memory:
-        scale = linear(_heights(memory))
-        y = Axis(label="", scale=scale, ticks=ticks(scale, _memory, wanted=4))
-        about = "Memory of the server's processes and of the GPUs along time."
-        figures.append(_figure("Memory", about, (axis, y), [*beside, *memory]))
+        figures.append(_memory_figure(axis, beside, memory))
     return figures
 
 
@@ -84,8 +84,19 @@ def _figure(
     )
 
 
-def _memory(mb: float) -> str:
-    return f"{plain(mb / 1024)} GB" if mb >= 1024 else f"{plain(mb)} MB"
+def _memory_figure(axis: Axis, beside: Sequence[Mark], memory: Sequence[Series]) -> Figure:
+    """In the unit that reads best."""
+    is_large = max(_heights(memory)) >= 2 * MB_PER_GB
+    per_unit = MB_PER_GB if is_large else 1.0
+    lines = [
+        replace(one, points=[(x, None if y is None else y / per_unit) for x, y in one.points])
+        for one in memory
+    ]
+    scale = linear(_heights(lines))
+    unit = "GB (of 1,024 MB)" if is_large else "MB"
+    y = Axis(label=unit, scale=scale, ticks=ticks(scale, plain, wanted=4))
+    about = "Memory of the server's processes and of the GPUs along time."
+    return _figure("Memory", about, (axis, y), [*beside, *lines])
 
 
 def _time_axis(run: RunView) -> Axis:
@@ -97,19 +108,8 @@ def _time_axis(run: RunView) -> Axis:
     return Axis(
         label="time since the run began",
         scale=scale,
-        ticks=ticks(scale, _clock, wanted=10),
+        ticks=time_ticks(scale),
         grid=False,
-    )
-
-
-def _clock(seconds: float) -> str:
-    if seconds < 60:
-        return f"{plain(seconds)} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return (
-        f"{minutes}:{rest:02d}"
-        if minutes < 60
-        else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
     )
 
 
