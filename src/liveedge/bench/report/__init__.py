@@ -1,1 +1,1 @@
-"""Reports: figures described as data, drawn as SVG and PNG, with tables in HTML and Markdown."""
+"""Reports: charts described as data, drawn as SVG and PNG, with tables in HTML and Markdown."""

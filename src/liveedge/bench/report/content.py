@@ -6,15 +6,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from liveedge.bench.report import details, overview, step_tables
-from liveedge.bench.report.accuracy_figures import accuracy_figures
-from liveedge.bench.report.arrival_figures import arrival_figures, arriving
+from liveedge.bench.report.accuracy_charts import accuracy_charts
+from liveedge.bench.report.arrival_charts import arrival_charts, arriving
 from liveedge.bench.report.document import Document, Fact, Section, Table, Verdict
-from liveedge.bench.report.figure import Figure
-from liveedge.bench.report.latency_figures import latency_figures, measures
-from liveedge.bench.report.rate_figures import good_share, lateness, throughput
+from liveedge.bench.report.chart import Chart
+from liveedge.bench.report.latency_charts import latency_charts, measures
+from liveedge.bench.report.rate_charts import good_share, lateness, throughput
 from liveedge.bench.report.run_view import RunView
-from liveedge.bench.report.stack_figures import failures, has_stages, stages
-from liveedge.bench.report.timeline_figures import timeline_figures
+from liveedge.bench.report.stack_charts import failures, has_stages, stages
+from liveedge.bench.report.timeline_charts import timeline_charts
 
 T = TypeVar("T")
 FOOT = (
@@ -91,7 +91,7 @@ def _performance(runs: Sequence[RunView]) -> Iterator[Section]:
         name="latency",
         title="Latency against load",
         texts=[_latency_text(runs)],
-        figures=latency_figures(runs),
+        charts=latency_charts(runs),
         tables=_known(
             [step_tables.latency_table(runs, measure) for measure in shown]
             + [step_tables.other_latencies(runs, shown)]
@@ -100,7 +100,7 @@ def _performance(runs: Sequence[RunView]) -> Iterator[Section]:
     yield Section(
         name="rates",
         title="Achieved rate and goodput",
-        figures=[throughput(runs), good_share(runs)],
+        charts=[throughput(runs), good_share(runs)],
         tables=_known([step_tables.rate_table(runs), step_tables.token_table(runs)]),
     )
     yield Section(
@@ -109,7 +109,7 @@ def _performance(runs: Sequence[RunView]) -> Iterator[Section]:
         texts=[
             "Shares are of all measured requests, so that what never came is part of the picture."
         ],
-        figures=arrival_figures(runs),
+        charts=arrival_charts(runs),
         tables=_known([step_tables.arrival_table(runs, arriving(runs))]),
     )
 
@@ -128,23 +128,23 @@ def _latency_text(runs: Sequence[RunView]) -> str:
 
 
 def _behaviour(runs: Sequence[RunView]) -> Iterator[Section]:
-    along = [figure for run in runs for figure in _named(timeline_figures(run), run, runs)]
+    along = [chart for run in runs for chart in _named(timeline_charts(run), run, runs)]
     machine = step_tables.machine_table(runs)
     if along or machine:
-        yield Section(name="timeline", title="Timeline", figures=along, tables=_known([machine]))
-    accuracy = accuracy_figures(runs)
+        yield Section(name="timeline", title="Timeline", charts=along, tables=_known([machine]))
+    accuracy = accuracy_charts(runs)
     if accuracy:
         yield Section(
             name="accuracy",
             title="Accuracy",
             texts=["Answers against the ground truth of the frames that the server looked at."],
-            figures=accuracy,
+            charts=accuracy,
             tables=_known([details.kind_table(runs), step_tables.accuracy_table(runs)]),
         )
     yield Section(
         name="failures",
         title="Failures",
-        figures=[
+        charts=[
             failures(run, title=_title("Requests without a whole answer", run, runs))
             for run in runs
         ],
@@ -155,7 +155,7 @@ def _behaviour(runs: Sequence[RunView]) -> Iterator[Section]:
         yield Section(
             name="stages",
             title="Server stages",
-            figures=[
+            charts=[
                 stages(run, title=_title("Where the server's time goes", run, runs))
                 for run in staged
             ],
@@ -164,7 +164,7 @@ def _behaviour(runs: Sequence[RunView]) -> Iterator[Section]:
     yield Section(
         name="generator",
         title="The generator itself",
-        figures=[lateness(runs)],
+        charts=[lateness(runs)],
         tables=_known([step_tables.lateness_table(runs)]),
     )
 
@@ -173,17 +173,17 @@ def _title(title: str, run: RunView, runs: Sequence[RunView]) -> str:
     return title if len(runs) == 1 else f"{title}: {run.label}"
 
 
-def _named(figures: Sequence[Figure], run: RunView, runs: Sequence[RunView]) -> Iterator[Figure]:
+def _named(charts: Sequence[Chart], run: RunView, runs: Sequence[RunView]) -> Iterator[Chart]:
     """With the run's name, where there are several."""
-    for figure in figures:
-        yield Figure(
-            title=_title(figure.title, run, runs),
-            about=figure.about,
-            x=figure.x,
-            y=figure.y,
-            marks=figure.marks,
-            notes=figure.notes,
-            wide=figure.wide,
+    for chart in charts:
+        yield Chart(
+            title=_title(chart.title, run, runs),
+            about=chart.about,
+            x=chart.x,
+            y=chart.y,
+            marks=chart.marks,
+            notes=chart.notes,
+            wide=chart.wide,
         )
 
 

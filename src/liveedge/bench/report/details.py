@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from liveedge.bench import definitions
-from liveedge.bench.report.accuracy_figures import kinds, overall
+from liveedge.bench.report.accuracy_charts import kinds, overall
 from liveedge.bench.report.document import Cell, Listing, Table
 from liveedge.bench.report.run_view import RunView
 from liveedge.bench.report.scale import duration, plain

@@ -1,4 +1,4 @@
-"""A report as data: what is said first, then sections of texts, figures and tables.
+"""A report as data: what is said first, then sections of texts, charts and tables.
 
 `html` and `markdown` write one; whoever fills it knows neither. All texts are plain: what a server said
 is as safe here as anything else, because the writers escape everything.
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from liveedge.bench.report.figure import Figure
+from liveedge.bench.report.chart import Chart
 
 Tone: TypeAlias = Literal["plain", "good", "bad", "doubt", "muted"]
 
@@ -45,12 +45,12 @@ class Listing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A part with its heading. Figures come first, then tables, then listings."""
+    """A part with its heading. Charts come first, then tables, then listings."""
 
     name: str  # of its anchor: a-z and -
     title: str
     texts: Sequence[str] = ()
-    figures: Sequence[Figure] = ()
+    charts: Sequence[Chart] = ()
     tables: Sequence[Table] = ()
     listings: Sequence[Listing] = ()
 

@@ -1,4 +1,4 @@
-"""Puts a figure on a canvas: margins, axes, marks. Knows nothing of SVG or PNG, and writes no file."""
+"""Puts a chart on a canvas: margins, axes, marks. Knows nothing of SVG or PNG, and writes no file."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeAlias, TypeVar
 
-from liveedge.bench.report.figure import (
+from liveedge.bench.report.chart import (
     Axis,
     Bars,
     EndLabel,
-    Figure,
+    Chart,
     Rule,
     Series,
     Shade,
@@ -68,17 +68,17 @@ class Canvas(Protocol):
 class Plot:
     """The rectangle between the axes."""
 
-    figure: Figure
+    chart: Chart
     left: float
     top: float
     right: float
     bottom: float
 
     def x(self, value: float) -> float:
-        return self.left + self.figure.x.scale.share(value) * (self.right - self.left)
+        return self.left + self.chart.x.scale.share(value) * (self.right - self.left)
 
     def y(self, value: float) -> float:
-        return self.bottom - self.figure.y.scale.share(value) * (self.bottom - self.top)
+        return self.bottom - self.chart.y.scale.share(value) * (self.bottom - self.top)
 
     def at(self, value: XY) -> XY:
         return self.x(value[0]), self.y(value[1])
@@ -89,36 +89,36 @@ def text_width(text: str, size: float = FONT) -> float:
     return len(text) * size * CHAR
 
 
-def draw(figure: Figure, canvas: Canvas, size: XY) -> Plot:
-    """The whole figure without its title and key, which belong to the page."""
-    plot = _plot(figure, size)
-    for shade in _of(figure, Shade):
+def draw(chart: Chart, canvas: Canvas, size: XY) -> Plot:
+    """The whole chart without its title and key, which belong to the page."""
+    plot = _plot(chart, size)
+    for shade in _of(chart, Shade):
         _shade(plot, canvas, shade)
     _axes(plot, canvas)
-    for bars in _of(figure, Bars):
+    for bars in _of(chart, Bars):
         _bars(plot, canvas, bars)
-    for rule in _of(figure, Rule):
+    for rule in _of(chart, Rule):
         _rule(plot, canvas, rule)
-    for series in _of(figure, Series):
+    for series in _of(chart, Series):
         _series(plot, canvas, series)
-    for row, strip in enumerate(_of(figure, Strip)):
+    for row, strip in enumerate(_of(chart, Strip)):
         _strip(plot, canvas, strip, plot.top - ROW * (row + 0.5) - STRIP_GAP)
-    _end_labels(plot, canvas, list(_of(figure, EndLabel)))
+    _end_labels(plot, canvas, list(_of(chart, EndLabel)))
     return plot
 
 
-def _of(figure: Figure, kind: type[T]) -> Iterator[T]:
-    return (mark for mark in figure.marks if isinstance(mark, kind))
+def _of(chart: Chart, kind: type[T]) -> Iterator[T]:
+    return (mark for mark in chart.marks if isinstance(mark, kind))
 
 
-def _plot(figure: Figure, size: XY) -> Plot:
+def _plot(chart: Chart, size: XY) -> Plot:
     """Margins that hold the texts around it."""
-    strips = list(_of(figure, Strip))
-    ends = list(_of(figure, EndLabel))
-    written = [tick.text for tick in figure.y.ticks] + [strip.caption for strip in strips]
-    last_x = figure.x.ticks[-1].text if figure.x.ticks else ""
+    strips = list(_of(chart, Strip))
+    ends = list(_of(chart, EndLabel))
+    written = [tick.text for tick in chart.y.ticks] + [strip.caption for strip in strips]
+    last_x = chart.x.ticks[-1].text if chart.x.ticks else ""
     return Plot(
-        figure,
+        chart,
         left=max((text_width(text) for text in written), default=0.0) + GAP,
         top=LABEL_ROW + (ROW * len(strips) + STRIP_GAP if strips else 0),
         right=size[0]
@@ -130,7 +130,7 @@ def _plot(figure: Figure, size: XY) -> Plot:
 
 
 def _axes(plot: Plot, canvas: Canvas) -> None:
-    x, y = plot.figure.x, plot.figure.y
+    x, y = plot.chart.x, plot.chart.y
     grid = Style(colour="grid", width=1)
     for tick in y.ticks:
         if y.grid:

@@ -13,12 +13,12 @@ from liveedge.bench.report.document import (
     Table,
     Verdict,
 )
-from liveedge.bench.report.figure import Figure
+from liveedge.bench.report.chart import Chart
 from liveedge.bench.report.palette import css
 from liveedge.bench.report.style import PAGE_CSS
-from liveedge.bench.report.svg import clean, figure_svg, hatches, sample
+from liveedge.bench.report.svg import clean, chart_svg, hatches, sample
 
-PANEL = (420.0, 270.0)  # px of a figure as drawn; the page scales it a little
+PANEL = (420.0, 270.0)  # px of a chart as drawn; the page scales it a little
 WIDE, NARROW = (1140.0, 190.0), (400.0, 220.0)  # of one along time: on wide screens, on narrow ones
 MARKS = {"good": "\u2713", "bad": "\u2717", "doubt": "!", "plain": "", "muted": ""}
 
@@ -80,8 +80,8 @@ def _fact(fact: Fact) -> str:
 
 def _section(section: Section) -> str:
     texts = "".join(f'<p class="text">{clean(text)}</p>' for text in section.texts)
-    figures = "".join(
-        _figure(figure, f"{section.name}-{number}") for number, figure in enumerate(section.figures)
+    charts = "".join(
+        _chart(chart, f"{section.name}-{number}") for number, chart in enumerate(section.charts)
     )
     tables = "".join(
         _table(table, f"{section.name}-table-{number}")
@@ -90,25 +90,25 @@ def _section(section: Section) -> str:
     listings = "".join(map(_listing, section.listings))
     return (
         f'<section id="{section.name}"><h2>{clean(section.title)}</h2>{texts}'
-        f'<div class="grid">{figures}{tables}</div>{listings}</section>\n'
+        f'<div class="grid">{charts}{tables}</div>{listings}</section>\n'
     )
 
 
-def _figure(figure: Figure, name: str) -> str:
+def _chart(chart: Chart, name: str) -> str:
     key = "".join(
-        f"<li>{sample(mark)}<span>{clean(mark.label)}</span></li>" for mark in figure.named()
+        f"<li>{sample(mark)}<span>{clean(mark.label)}</span></li>" for mark in chart.named()
     )
     keyed = f'<ul class="key">{key}</ul>' if key else ""
-    notes = " ".join(figure.notes)
+    notes = " ".join(chart.notes)
     caption = f"<figcaption>{clean(notes)}</figcaption>" if notes else ""
-    if figure.wide:
-        plot = figure_svg(figure, WIDE, name=f"{name}w", css_class="on-wide") + figure_svg(
-            figure, NARROW, name=f"{name}n", css_class="on-narrow"
+    if chart.wide:
+        plot = chart_svg(chart, WIDE, name=f"{name}w", css_class="on-wide") + chart_svg(
+            chart, NARROW, name=f"{name}n", css_class="on-narrow"
         )
     else:
-        plot = figure_svg(figure, PANEL, name=name)
-    wide = ' class="wide"' if figure.wide else ""
-    return f"<figure{wide}><h3>{clean(figure.title)}</h3>{keyed}{plot}{caption}</figure>\n"
+        plot = chart_svg(chart, PANEL, name=name)
+    wide = ' class="wide"' if chart.wide else ""
+    return f"<figure{wide}><h3>{clean(chart.title)}</h3>{keyed}{plot}{caption}</figure>\n"
 
 
 def _table(table: Table, name: str) -> str:

@@ -1,10 +1,10 @@
-"""The axis that most figures share: the load of each step, and what is marked along it."""
+"""The axis that most charts share: the load of each step, and what is marked along it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from liveedge.bench.report.figure import Axis, Mark, Shade, Strip
+from liveedge.bench.report.chart import Axis, Mark, Shade, Strip
 from liveedge.bench.report.run_view import RunView
 from liveedge.bench.report.scale import Scale, Tick, linear, logarithmic, percent
 from liveedge.bench.result import StepSummary

@@ -1,4 +1,4 @@
-"""A document as Markdown for a pull request: ASCII, tables, no figure."""
+"""A document as Markdown for a pull request: ASCII, tables, no chart. Sections are folded."""
 
 from __future__ import annotations
 
@@ -12,30 +12,37 @@ TYPED: Mapping[str, str] = {
     "\u2013": "-",
     "\u2014": "-",
     "\u00d7": "x",
+    "\u2717": "x",
     "\u2264": "<=",
     "\u2265": ">=",
     "\u00b1": "+-",
     "\u00b7": "-",
     "\u2026": "...",
-    "\u2020": "*",
+    "\u2020": "(!)",
     "\u2192": "->",
     "\u00a0": " ",
     "\u2019": "'",
 }
-SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~@])")
+# What Markdown or HTML would act on in the middle of a line. An underscore inside a word is none.
+SPECIAL = re.compile(r"[\\`*<|~&]|(?<!\w)_|_(?!\w)|!(?=\[)|\](?=[(\[:])")
+AT_START = re.compile(r"^([#>+=-]|\d+[.)])")
 
 
 def markdown(document: Document) -> str:
-    """First screen and every section that has a table."""
+    """The first screen, then every section that has a table or a listing."""
     return "\n".join(_lines(document)).rstrip() + "\n"
 
 
 def plain(text: str) -> str:
     """One line of ASCII without what Markdown, HTML or a mention would act on."""
     typed = "".join(TYPED.get(one, one) for one in " ".join(text.split()))
-    ascii_only = typed.encode("ascii", "replace").decode()
-    printable = "".join(one if one.isprintable() else "?" for one in ascii_only)
-    return SPECIAL.sub(r"\\\1", printable)
+    safe = SPECIAL.sub(lambda found: "\\" + found[0], _ascii(typed))
+    return AT_START.sub(lambda found: "\\" + found[0], safe.replace("@", "(at)"))
+
+
+def _ascii(text: str) -> str:
+    known = text.encode("ascii", "replace").decode()
+    return "".join(one if one.isprintable() else "?" for one in known)
 
 
 def _lines(document: Document) -> Iterator[str]:
@@ -45,8 +52,9 @@ def _lines(document: Document) -> Iterator[str]:
     yield ""
     yield f"**{plain(document.verdict.word)}**"
     yield ""
-    yield from (f"- {plain(reason)}" for reason in document.verdict.reasons)
-    yield ""
+    if document.verdict.reasons:
+        yield from (f"- {plain(reason)}" for reason in document.verdict.reasons)
+        yield ""
     for fact in document.facts:
         detail = f" ({plain(fact.detail)})" if fact.detail else ""
         yield f"- {plain(fact.name)}: **{plain(fact.value)}**{detail}"
@@ -64,25 +72,21 @@ def _lines(document: Document) -> Iterator[str]:
 
 def _section(section: Section) -> Iterator[str]:
     yield ""
-    yield f"### {plain(section.title)}"
+    yield f"<details><summary>{plain(section.title)}</summary>"
     for table in section.tables:
         yield from _table(table)
     for listing in section.listings:
         yield ""
         yield f"{plain(listing.caption)}:"
         yield ""
-        yield from (f"    {_verbatim(line)}" for line in listing.text.splitlines())
-
-
-def _verbatim(line: str) -> str:
-    """Inside an indented block nothing is special but what is not ASCII."""
-    known = line.encode("ascii", "replace").decode()
-    return "".join(one if one.isprintable() else "?" for one in known)
+        yield from (f"    {_ascii(line)}" for line in listing.text.splitlines())
+    yield ""
+    yield "</details>"
 
 
 def _table(table: Table) -> Iterator[str]:
     yield ""
-    yield f"{plain(table.caption)}"
+    yield f"**{plain(table.caption)}**"
     yield ""
     yield "| " + " | ".join(map(plain, table.head)) + " |"
     sides = [":--" if number < table.n_names else "--:" for number in range(len(table.head))]

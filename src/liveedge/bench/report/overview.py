@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from liveedge.bench.report.accuracy_figures import envelope, has_accuracy, overall
+from liveedge.bench.report.accuracy_charts import envelope, has_accuracy, overall
 from liveedge.bench.report.document import Cell, Fact, Table, Verdict
 from liveedge.bench.report.load_axis import not_ok
 from liveedge.bench.report.run_view import RunView, freshness_measure
@@ -16,7 +16,7 @@ MOST_STEPS_NAMED = 4
 
 
 def verdict(runs: Sequence[RunView]) -> Verdict:
-    """Whether the figures say anything about the server, and why not."""
+    """Whether the charts say anything about the server, and why not."""
     reasons = list(_invalid(runs))
     if not any(step.sent for run in runs for step in run.summary.steps):
         return Verdict(word="Nothing was measured", tone="bad", reasons=reasons)

@@ -1,4 +1,4 @@
-"""Figures as PNG, by Pillow and the font that it carries: one sheet on light paper."""
+"""Charts as PNG, by Pillow and the font that it carries: one sheet on light paper."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from PIL import Image, ImageDraw, ImageFont
 
 from liveedge.bench.report.draw import XY, Letters, draw, draw_sample
-from liveedge.bench.report.figure import Dash, Figure, Style
+from liveedge.bench.report.chart import Dash, Chart, Style
 from liveedge.bench.report.palette import light
 from liveedge.bench.report.svg import HATCHED, OUTLINE
 
@@ -136,7 +136,7 @@ def _dashed(path: Sequence[XY], dashes: Sequence[float]) -> list[list[XY]]:
 
 
 class Sheet:
-    """A picture with figures on it. Sizes in shown pixels."""
+    """A picture with charts on it. Sizes in shown pixels."""
 
     def __init__(self, width: float, height: float) -> None:
         size = (round(width * FINE), round(height * FINE))
@@ -155,20 +155,20 @@ class Sheet:
     def text(self, at: XY, text: str, letters: Letters) -> None:
         PngCanvas(self, (0.0, 0.0)).text(at, text, letters)
 
-    def figure(self, figure: Figure, corner: XY, size: XY) -> None:
+    def chart(self, chart: Chart, corner: XY, size: XY) -> None:
         """With its title above and its key, in as many rows as it needs."""
         x, y = corner
         title = Letters(colour="ink", size=14, bold=True)
-        self.text((x, y + 14), figure.title, title)
-        below = self._key(figure, (x, y + 24), size[0])
+        self.text((x, y + 14), chart.title, title)
+        below = self._key(chart, (x, y + 24), size[0])
         canvas = PngCanvas(self, (x, below))
-        draw(figure, canvas, (size[0], y + size[1] - below))
+        draw(chart, canvas, (size[0], y + size[1] - below))
 
-    def _key(self, figure: Figure, corner: XY, width: float) -> float:
+    def _key(self, chart: Chart, corner: XY, width: float) -> float:
         """Samples and names; gives where it ends."""
         x, y = corner
         canvas = PngCanvas(self, (0.0, 0.0))
-        for mark in figure.named():
+        for mark in chart.named():
             needed = 32 + self.width_of(mark.label, 11)
             if x > corner[0] and x + needed > corner[0] + width:
                 x, y = corner[0], y + 16

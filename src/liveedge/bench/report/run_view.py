@@ -1,4 +1,4 @@
-"""One run as reports read it: its documents, and of each request only what figures need."""
+"""One run as reports read it: its documents, and of each request only what charts need."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def opened(folder: ResultFolder, summarise: Summarise, *, label: str = "") -> Ru
 
 
 def event_of(record: Record, offset_ms: float) -> Event:
-    """The part of a record that figures need. Of answers that are not whole, TTFT alone counts."""
+    """The part of a record that charts need. Of answers that are not whole, TTFT alone counts."""
     names = ARRIVING if record.outcome == "ok" else ARRIVING[:1]
     found = {name: latency(record, name, offset_ms) for name in names}
     return Event(

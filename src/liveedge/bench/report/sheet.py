@@ -1,19 +1,19 @@
-"""The report as one picture: verdict, then the figures that decide."""
+"""The report as one picture: verdict, then the charts that decide."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from liveedge.bench.report.accuracy_figures import accuracy_figures
+from liveedge.bench.report.accuracy_charts import accuracy_charts
 from liveedge.bench.report.document import Document
 from liveedge.bench.report.draw import Letters
-from liveedge.bench.report.figure import Figure
-from liveedge.bench.report.latency_figures import latency_figures
+from liveedge.bench.report.chart import Chart
+from liveedge.bench.report.latency_charts import latency_charts
 from liveedge.bench.report.png import Sheet
-from liveedge.bench.report.rate_figures import throughput
+from liveedge.bench.report.rate_charts import throughput
 from liveedge.bench.report.run_view import RunView
-from liveedge.bench.report.stack_figures import failures
+from liveedge.bench.report.stack_charts import failures
 
 CELL = (440.0, 320.0)
 COLUMNS = 3
@@ -23,9 +23,9 @@ HEAD = 118.0
 MOST_FACTS = 5
 
 
-def sheet_figures(runs: Sequence[RunView]) -> list[Figure]:
+def sheet_charts(runs: Sequence[RunView]) -> list[Chart]:
     """Latency, rates, failures and accuracy."""
-    made = [*latency_figures(runs), throughput(runs)]
+    made = [*latency_charts(runs), throughput(runs)]
     made += [
         failures(
             run,
@@ -35,19 +35,19 @@ def sheet_figures(runs: Sequence[RunView]) -> list[Figure]:
         )
         for run in runs
     ]
-    return made + accuracy_figures(runs)[:1]
+    return made + accuracy_charts(runs)[:1]
 
 
-def write_sheet(document: Document, figures: Sequence[Figure], path: Path) -> None:
+def write_sheet(document: Document, charts: Sequence[Chart], path: Path) -> None:
     """A PNG."""
-    rows = -(-len(figures) // COLUMNS)
+    rows = -(-len(charts) // COLUMNS)
     width = MARGIN * 2 + CELL[0] * COLUMNS + GAP * (COLUMNS - 1)
     sheet = Sheet(width, HEAD + rows * (CELL[1] + GAP) + MARGIN / 2)
     _head(sheet, document, width)
-    for number, figure in enumerate(figures):
+    for number, chart in enumerate(charts):
         row, column = divmod(number, COLUMNS)
         corner = (MARGIN + column * (CELL[0] + GAP), HEAD + row * (CELL[1] + GAP))
-        sheet.figure(figure, corner, CELL)
+        sheet.chart(chart, corner, CELL)
     sheet.save(path)
 
 

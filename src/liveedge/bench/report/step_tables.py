@@ -1,4 +1,4 @@
-"""The tables behind the figures: a row per step of each run."""
+"""The tables behind the charts: a row per step of each run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from liveedge.bench import definitions
 from liveedge.bench.record import OUTCOMES
 from liveedge.bench.report.document import Cell, Table
-from liveedge.bench.report.latency_figures import NAMES
+from liveedge.bench.report.latency_charts import NAMES
 from liveedge.bench.report.run_view import RunView
 from liveedge.bench.report.scale import duration, duration_between, percent, percent_between, plain
 from liveedge.bench.result import Distribution, Proportion, StepSummary
@@ -110,7 +110,7 @@ def latency_table(runs: Sequence[RunView], measure: str) -> Table | None:
 
 
 def other_latencies(runs: Sequence[RunView], shown: Sequence[str]) -> Table | None:
-    """Measures without a figure."""
+    """Measures without a chart."""
     names = [
         name
         for name in definitions.LATENCIES

@@ -1,4 +1,4 @@
-"""Figures as inline SVG: no script, colours by the custom properties of `palette.css`."""
+"""Charts as inline SVG: no script, colours by the custom properties of `palette.css`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from liveedge.bench.report.draw import XY, Letters, draw, draw_sample
-from liveedge.bench.report.figure import Bars, Dash, Figure, Series, Shade, Shape, Strip, Style
+from liveedge.bench.report.chart import Bars, Dash, Chart, Series, Shade, Shape, Strip, Style
 
 DASH: Mapping[Dash, str] = {
     "solid": "",
@@ -120,7 +120,7 @@ def _outline(x: float, y: float, style: Style) -> str:
 
 
 def hatches() -> str:
-    """Definitions that `rectangle` refers to: once in a document, before its figures."""
+    """Definitions that `rectangle` refers to: once in a document, before its charts."""
     step = HATCHED
     lines = {
         1: f"M0 {step}L{step} 0M-1 1L1 -1M{step - 1} {step + 1}L{step + 1} {step - 1}",
@@ -140,21 +140,21 @@ def hatches() -> str:
     )
 
 
-def figure_svg(figure: Figure, size: XY, *, name: str, css_class: str = "") -> str:
-    """The plot of a figure. `name` is unique in its document."""
+def chart_svg(chart: Chart, size: XY, *, name: str, css_class: str = "") -> str:
+    """The plot of a chart. `name` is unique in its document."""
     canvas = SvgCanvas()
-    draw(figure, canvas, size)
+    draw(chart, canvas, size)
     made_for = f' class="{clean(css_class)}"' if css_class else ""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_n(size[0])} {_n(size[1])}"'
         f'{made_for} role="img" aria-labelledby="{name}-t {name}-d">'
-        f'<title id="{name}-t">{clean(figure.title)}</title>'
-        f'<desc id="{name}-d">{clean(figure.about)}</desc>{"".join(canvas.parts)}</svg>'
+        f'<title id="{name}-t">{clean(chart.title)}</title>'
+        f'<desc id="{name}-d">{clean(chart.about)}</desc>{"".join(canvas.parts)}</svg>'
     )
 
 
 def sample(mark: Series | Bars | Shade | Strip) -> str:
-    """The little picture of a mark for the key beside a figure."""
+    """The little picture of a mark for the key beside a chart."""
     canvas = SvgCanvas()
     draw_sample(mark, canvas)
     inside = "".join(canvas.parts)

@@ -10,7 +10,7 @@ from liveedge.bench.report.content import content
 from liveedge.bench.report.html import html
 from liveedge.bench.report.markdown import markdown
 from liveedge.bench.report.run_view import RunView, Summarise, labels, opened
-from liveedge.bench.report.sheet import sheet_figures, write_sheet
+from liveedge.bench.report.sheet import sheet_charts, write_sheet
 from liveedge.bench.result import ResultFolder, ResultInvalid
 
 
@@ -48,5 +48,5 @@ def _written(runs: Sequence[RunView], stem: Path) -> list[Path]:
     page, text, picture = (stem.with_suffix(end) for end in (".html", ".md", ".png"))
     page.write_text(html(document), encoding="utf-8")
     text.write_text(markdown(document), encoding="utf-8")
-    write_sheet(document, sheet_figures(runs), picture)
+    write_sheet(document, sheet_charts(runs), picture)
     return [page, text, picture]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from liveedge.bench.report.figure import Axis, Figure, Mark, Rule, Series, Style
-from liveedge.bench.report.latency_figures import PERCENTILES, RUN_STYLES
+from liveedge.bench.report.chart import Axis, Chart, Mark, Rule, Series, Style
+from liveedge.bench.report.latency_charts import PERCENTILES, RUN_STYLES
 from liveedge.bench.report.load_axis import invalid_steps, load_axis, lost_shares
 from liveedge.bench.report.run_view import RunView
 from liveedge.bench.report.scale import duration, fitting, linear, percent, plain, ticks
 
 
-def throughput(runs: Sequence[RunView]) -> Figure:
+def throughput(runs: Sequence[RunView]) -> Chart:
     """Achieved rate and goodput; for open loops the line on which nothing is lost."""
     series = [one for number, run in enumerate(runs) for one in _rates(run, number, len(runs))]
     axis = load_axis(runs, evenly=True)
@@ -24,7 +24,7 @@ def throughput(runs: Sequence[RunView]) -> Figure:
         diagonal = [(0.0, 0.0), (loads[-1], loads[-1])]
         style = Style(colour="muted", dash="dotted", width=1.4)
         marks.append(Series(label="offered", points=diagonal, style=style))
-    return Figure(
+    return Chart(
         title="Achieved rate and goodput",
         about="Answers per second, and answers per second within the objectives, against load.",
         x=axis,
@@ -59,7 +59,7 @@ def _rates(run: RunView, number: int, count: int) -> list[Series]:
     ]
 
 
-def good_share(runs: Sequence[RunView]) -> Figure:
+def good_share(runs: Sequence[RunView]) -> Chart:
     """The share of requests within all objectives, with intervals."""
     series = []
     for number, run in enumerate(runs):
@@ -78,7 +78,7 @@ def good_share(runs: Sequence[RunView]) -> Figure:
     scale = linear([0.0, 1.0], headroom=0.02)
     axis = load_axis(runs)
     line = Rule(at=0.95, label="95 %", style=Style(colour="good", dash="dashdot", width=1.4))
-    return Figure(
+    return Chart(
         title="Requests within the objectives",
         about="Share of all measured requests that keep to every objective, against load.",
         x=axis,
@@ -88,13 +88,13 @@ def good_share(runs: Sequence[RunView]) -> Figure:
     )
 
 
-def lateness(runs: Sequence[RunView]) -> Figure:
+def lateness(runs: Sequence[RunView]) -> Chart:
     """How long after its moment each request was sent."""
     series = [one for number, run in enumerate(runs) for one in _late(run, number, len(runs))]
     values = [y for one in series for _, y in one.points if y is not None]
     axis = load_axis(runs)
     scale = fitting(values) if values else linear([])
-    return Figure(
+    return Chart(
         title="Lateness of the generator",
         about="How long after the moment at which it was due each request was sent.",
         x=axis,

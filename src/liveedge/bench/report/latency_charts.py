@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from liveedge.bench.report.figure import Axis, Figure, Mark, Rule, Series, Style
+from liveedge.bench.report.chart import Axis, Chart, Mark, Rule, Series, Style
 from liveedge.bench.report.load_axis import invalid_steps, load_axis, lost_shares
 from liveedge.bench.report.run_view import RunView, freshness_measure
 from liveedge.bench.report.scale import duration, fitting, ticks
@@ -50,8 +50,8 @@ def measures(runs: Sequence[RunView]) -> list[str]:
     return ["ttft_ms", "total_ms"] + ([fresh] if fresh else [])
 
 
-def latency_figures(runs: Sequence[RunView]) -> list[Figure]:
-    """A figure per measure; of several runs, per measure and percentile."""
+def latency_charts(runs: Sequence[RunView]) -> list[Chart]:
+    """A chart per measure; of several runs, per measure and percentile."""
     if len(runs) == 1:
         return [_of_one(runs[0], measure) for measure in measures(runs)]
     return [
@@ -59,21 +59,21 @@ def latency_figures(runs: Sequence[RunView]) -> list[Figure]:
     ]
 
 
-def _of_one(run: RunView, measure: str) -> Figure:
+def _of_one(run: RunView, measure: str) -> Chart:
     series = []
     for number, (name, style) in enumerate(PERCENTILES.items()):
         dodge = (number - 1) * DODGE
         series += list(_series(run, (measure, name), name, style=style, dodge=dodge))
-    return _figure([run], measure, NAMES[measure], series)
+    return _chart([run], measure, NAMES[measure], series)
 
 
-def _of_several(runs: Sequence[RunView], measure: str, name: str) -> Figure:
+def _of_several(runs: Sequence[RunView], measure: str, name: str) -> Chart:
     series = []
     for number, run in enumerate(runs):
         style = RUN_STYLES[number % len(RUN_STYLES)]
         dodge = (number - (len(runs) - 1) / 2) * DODGE
         series += list(_series(run, (measure, name), run.label, style=style, dodge=dodge))
-    return _figure(runs, measure, f"{NAMES[measure]}, {name}", series)
+    return _chart(runs, measure, f"{NAMES[measure]}, {name}", series)
 
 
 def _series(
@@ -142,7 +142,7 @@ def _tips(run: RunView, found: Sequence[Distribution | None], label: str, name: 
     return tips
 
 
-def _figure(runs: Sequence[RunView], measure: str, title: str, series: Sequence[Series]) -> Figure:
+def _chart(runs: Sequence[RunView], measure: str, title: str, series: Sequence[Series]) -> Chart:
     limits = {objective(run.scenario.slo, measure) for run in runs} - {0.0}
     rules = [
         Rule(
@@ -166,7 +166,7 @@ def _figure(runs: Sequence[RunView], measure: str, title: str, series: Sequence[
         if weak
         else []
     )
-    return Figure(
+    return Chart(
         title=title,
         about=f"{title} in milliseconds against load; the table below has every value.",
         x=axis,

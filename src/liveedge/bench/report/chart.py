@@ -1,6 +1,6 @@
-"""Figures as data: axes and marks, without a pixel. `draw` puts one on a canvas, SVG or PNG.
+"""Charts as data: axes and marks, without a pixel. `draw` puts one on a canvas, SVG or PNG.
 
-Whoever makes a figure says everything in it: title, a description for those who do not see it,
+Whoever makes a chart says everything in it: title, a description for those who do not see it,
 what each mark is called, and in `notes` what is not drawn and why.
 """
 
@@ -121,7 +121,7 @@ Mark: TypeAlias = Series | Bars | Rule | Shade | Strip | EndLabel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class Chart:
     """One plot."""
 
     title: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from liveedge.bench.report.figure import HATCHES, Axis, Bars, Box, Figure, Series, Style
+from liveedge.bench.report.chart import HATCHES, Axis, Bars, Box, Chart, Series, Style
 from liveedge.bench.report.run_view import RunView
 from liveedge.bench.report.scale import Scale, Tick, duration, linear, percent, plain, ticks
 from liveedge.bench.result import StepSummary
@@ -25,7 +25,7 @@ STAGES: Mapping[str, Style] = {
 LABELS = {"rest": "other, before the first token"}
 
 
-def failures(run: RunView, *, title: str = "Requests without a whole answer") -> Figure:
+def failures(run: RunView, *, title: str = "Requests without a whole answer") -> Chart:
     """The share of each code, stacked."""
     steps = run.summary.steps
     names = _codes(steps)
@@ -45,7 +45,7 @@ def failures(run: RunView, *, title: str = "Requests without a whole answer") ->
     highest = max(floors, default=0.0)
     scale = linear([highest or 0.1])
     none = "" if highest else " None failed."
-    return Figure(
+    return Chart(
         title=title,
         about=f"Share of requests by code of the failure, stacked for each step.{none}",
         x=_steps_axis(run),
@@ -72,7 +72,7 @@ def has_stages(run: RunView) -> bool:
     return any(_parts(step) for step in run.summary.steps)
 
 
-def stages(run: RunView, *, title: str = "Where the server's time goes") -> Figure:
+def stages(run: RunView, *, title: str = "Where the server's time goes") -> Chart:
     """Mean time of each stage, stacked; means alone add up."""
     steps = run.summary.steps
     floors = [0.0] * len(steps)
@@ -96,7 +96,7 @@ def stages(run: RunView, *, title: str = "Where the server's time goes") -> Figu
     dashes = Series(
         label="first token", points=first, joined=False, style=Style(colour="ink", shape="diamond")
     )
-    return Figure(
+    return Chart(
         title=title,
         about="Mean milliseconds per stage of the server, as it says itself, for each step.",
         x=_steps_axis(run),

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from liveedge.bench.report.figure import (
+from liveedge.bench.report.chart import (
     DASHES,
     Axis,
     EndLabel,
-    Figure,
+    Chart,
     Mark,
     Rule,
     Series,
     Strip,
     Style,
 )
-from liveedge.bench.report.latency_figures import NAMES, RUN_STYLES, objective
+from liveedge.bench.report.latency_charts import NAMES, RUN_STYLES, objective
 from liveedge.bench.report.palette import ramp
 from liveedge.bench.report.run_view import RunView, freshness_measure
 from liveedge.bench.report.scale import duration, linear, logarithmic, percent, ticks
@@ -29,11 +29,11 @@ WHOLE = 0.9995
 NEVER = (
     "What a curve lacks to 100 % (at its right end) never arrived: time-outs, refusals, failures."
 )
-MOST_STEPS = 3  # of several runs: each of these steps is a figure
+MOST_STEPS = 3  # of several runs: each of these steps is a chart
 
 
-def arrival_figures(runs: Sequence[RunView]) -> list[Figure]:
-    """Of one run a curve per step; of several a figure per step that all have."""
+def arrival_charts(runs: Sequence[RunView]) -> list[Chart]:
+    """Of one run a curve per step; of several a chart per step that all have."""
     shown = arriving(runs)
     if len(runs) == 1:
         return [_by_step(runs[0], measure) for measure in shown]
@@ -56,7 +56,7 @@ def _shared(runs: Sequence[RunView]) -> list[float]:
     return [found[place] for place in sorted(places)]
 
 
-def _by_step(run: RunView, measure: str) -> Figure:
+def _by_step(run: RunView, measure: str) -> Chart:
     values = _values([run], measure)
     steps = run.summary.steps
     curves = []
@@ -64,10 +64,10 @@ def _by_step(run: RunView, measure: str) -> Figure:
         style = Style(colour=ramp(number, len(steps)), dash=DASHES[number % 4], width=1.7)
         curves.append((run, step, run.step_name(step), style))
     marks = [mark for curve in curves for mark in _curve(curve, values[run.label, curve[1].step])]
-    return _figure([run], measure, f"{NAMES[measure]}: arrived by", marks)
+    return _chart([run], measure, f"{NAMES[measure]}: arrived by", marks)
 
 
-def _by_run(runs: Sequence[RunView], measure: str, load: float) -> Figure:
+def _by_run(runs: Sequence[RunView], measure: str, load: float) -> Chart:
     values = _values(runs, measure)
     marks: list[Mark] = []
     name = ""
@@ -76,7 +76,7 @@ def _by_run(runs: Sequence[RunView], measure: str, load: float) -> Figure:
         style = Style(colour=RUN_STYLES[number % len(RUN_STYLES)].colour, dash=DASHES[number % 4])
         name = run.step_name(step)
         marks += _curve((run, step, run.label, style), values[run.label, step.step])
-    return _figure(runs, measure, f"{NAMES[measure]} at {name}: arrived by", marks)
+    return _chart(runs, measure, f"{NAMES[measure]} at {name}: arrived by", marks)
 
 
 def _values(runs: Sequence[RunView], measure: str) -> Mapping[tuple[str, int], list[float]]:
@@ -116,7 +116,7 @@ def _thin_curve(values: Sequence[float], sent: int) -> list[tuple[float, float |
     return first + [(values[place], (place + 1) / sent) for place in places]
 
 
-def _figure(runs: Sequence[RunView], measure: str, title: str, marks: Sequence[Mark]) -> Figure:
+def _chart(runs: Sequence[RunView], measure: str, title: str, marks: Sequence[Mark]) -> Chart:
     curves = [mark for mark in marks if isinstance(mark, Series)]
     bound_ms = max(run.scenario.load.timeout_s for run in runs) * 1000
     limits = sorted({objective(run.scenario.slo, measure) for run in runs} - {0.0})
@@ -133,7 +133,7 @@ def _figure(runs: Sequence[RunView], measure: str, title: str, marks: Sequence[M
         rules.append(Rule(at=bound_ms, along="y"))
         named.append((bound_ms, f"time-out {duration(bound_ms)}"))
     strip = Strip(caption="", items=named, style=Style(colour="muted"))
-    return Figure(
+    return Chart(
         title=title,
         about="Cumulative share of all measured requests; where a curve ends, the rest never came.",
         x=Axis(label="log scale", scale=x, ticks=ticks(x, duration)),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from liveedge.bench.report.figure import Axis, Figure, Series, Style
-from liveedge.bench.report.latency_figures import RUN_STYLES
+from liveedge.bench.report.chart import Axis, Chart, Series, Style
+from liveedge.bench.report.latency_charts import RUN_STYLES
 from liveedge.bench.report.load_axis import invalid_steps, load_axis
 from liveedge.bench.report.run_view import RunView
 from liveedge.bench.report.scale import Scale, Tick, linear, percent, ticks
@@ -18,16 +18,16 @@ def has_accuracy(run: RunView) -> bool:
     return any(step.accuracy.n for step in run.summary.steps)
 
 
-def accuracy_figures(runs: Sequence[RunView]) -> list[Figure]:
+def accuracy_charts(runs: Sequence[RunView]) -> list[Chart]:
     """Against load and by kind; of several runs by envelope, too."""
     judged = [run for run in runs if has_accuracy(run)]
     if not judged:
         return []
-    figures = [_by_load(judged), _by_kind(judged)]
-    return figures + ([_by_envelope(judged)] if len(runs) > 1 else [])
+    charts = [_by_load(judged), _by_kind(judged)]
+    return charts + ([_by_envelope(judged)] if len(runs) > 1 else [])
 
 
-def _by_load(runs: Sequence[RunView]) -> Figure:
+def _by_load(runs: Sequence[RunView]) -> Chart:
     series = []
     for number, run in enumerate(runs):
         steps = run.summary.steps
@@ -48,7 +48,7 @@ def _by_load(runs: Sequence[RunView]) -> Figure:
     ends = [end for one in series for span in one.intervals if span for end in span]
     scale = _shares(ends)
     axis = load_axis(runs)
-    return Figure(
+    return Chart(
         title="Accuracy against load",
         about="Share of right answers among whole answers whose truth is decidable, against load.",
         x=axis,
@@ -59,7 +59,7 @@ def _by_load(runs: Sequence[RunView]) -> Figure:
     )
 
 
-def _by_kind(runs: Sequence[RunView]) -> Figure:
+def _by_kind(runs: Sequence[RunView]) -> Chart:
     found = [kinds(run) for run in runs]
     names = sorted({name for one in found for name in one})
     rows = [
@@ -69,7 +69,7 @@ def _by_kind(runs: Sequence[RunView]) -> Figure:
     return _rows("Accuracy by kind of question", names, rows)
 
 
-def _by_envelope(runs: Sequence[RunView]) -> Figure:
+def _by_envelope(runs: Sequence[RunView]) -> Chart:
     names = [f"{run.label}: {envelope(run.scenario)}" for run in runs]
     rows = [
         (run.label, [(name, overall(run) if name == own else None) for name in names])
@@ -82,7 +82,7 @@ def _rows(
     title: str,
     names: Sequence[str],
     rows: Sequence[tuple[str, Sequence[tuple[str, Proportion | None]]]],
-) -> Figure:
+) -> Chart:
     """Shares along x, a row for each name, the first on top."""
     series = []
     for number, (label, values) in enumerate(rows):
@@ -109,7 +109,7 @@ def _rows(
     ends = [end for one in series for span in one.intervals if span for end in span]
     scale = _shares(ends)
     places = [Tick(len(names) - 1 - place, _short(name)) for place, name in enumerate(names)]
-    return Figure(
+    return Chart(
         title=title,
         about="Share of right answers with 95 % intervals, a row each; valid steps together.",
         x=Axis(label="right answers", scale=scale, ticks=ticks(scale, percent)),

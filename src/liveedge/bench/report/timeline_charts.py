@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from liveedge.bench.record import OUTCOMES, Outcome
-from liveedge.bench.report.figure import Axis, Figure, Mark, Series, Shade, Strip, Style
+from liveedge.bench.report.chart import Axis, Chart, Mark, Series, Shade, Strip, Style
 from liveedge.bench.report.run_view import Event, RunView
 from liveedge.bench.report.scale import (
     Scale,
@@ -23,7 +23,7 @@ from liveedge.bench.report.scale import (
     time_ticks,
 )
 
-MOST_POINTS = 4000  # of one figure
+MOST_POINTS = 4000  # of one chart
 CELLS = (700, 90)  # points of one outcome in one cell lie on each other
 MB_PER_GB = 1024.0
 MOST_BUCKETS = 360  # of a line along time
@@ -53,38 +53,38 @@ COUNTS: Mapping[str, tuple[str, Style]] = {
 }
 
 
-def timeline_figures(run: RunView) -> list[Figure]:
+def timeline_charts(run: RunView) -> list[Chart]:
     """Requests, then what runs and waits, then processors and memory where they were sampled."""
     if not run.events:
         return []
     axis = _time_axis(run)
     beside = list(_spans(run))
-    figures = [_requests(run, axis, beside), _in_flight(run, axis, beside)]
+    charts = [_requests(run, axis, beside), _in_flight(run, axis, beside)]
     shares = _sampled(run, SHARES)
     if shares:
         scale = linear([0.0, 1.0], headroom=0.03)
         y = Axis(label="busy or used", scale=scale, ticks=ticks(scale, percent, wanted=4))
         about = "Shares of processors, GPU and memory pools along time."
-        figures.append(_figure("Utilisation", about, (axis, y), [*beside, *shares]))
+        charts.append(_chart("Utilisation", about, (axis, y), [*beside, *shares]))
     memory = _sampled(run, MEMORY)
     if memory:
-        figures.append(_memory_figure(axis, beside, memory))
-    return figures
+        charts.append(_memory_chart(axis, beside, memory))
+    return charts
 
 
-def _figure(
+def _chart(
     title: str,
     about: str,
     axes: tuple[Axis, Axis],
     marks: Sequence[Mark],
     notes: Sequence[str] = (),
-) -> Figure:
-    return Figure(
+) -> Chart:
+    return Chart(
         title=title, about=about, x=axes[0], y=axes[1], marks=marks, notes=notes, wide=True
     )
 
 
-def _memory_figure(axis: Axis, beside: Sequence[Mark], memory: Sequence[Series]) -> Figure:
+def _memory_chart(axis: Axis, beside: Sequence[Mark], memory: Sequence[Series]) -> Chart:
     """In the unit that reads best."""
     is_large = max(_heights(memory)) >= 2 * MB_PER_GB
     per_unit = MB_PER_GB if is_large else 1.0
@@ -96,7 +96,7 @@ def _memory_figure(axis: Axis, beside: Sequence[Mark], memory: Sequence[Series])
     unit = "GB (of 1,024 MB)" if is_large else "MB"
     y = Axis(label=unit, scale=scale, ticks=ticks(scale, plain, wanted=4))
     about = "Memory of the server's processes and of the GPUs along time."
-    return _figure("Memory", about, (axis, y), [*beside, *lines])
+    return _chart("Memory", about, (axis, y), [*beside, *lines])
 
 
 def _time_axis(run: RunView) -> Axis:
@@ -136,7 +136,7 @@ def _spans(run: RunView) -> Iterator[Mark]:
     yield Strip(caption="step", items=items, style=Style(colour="muted"))
 
 
-def _requests(run: RunView, axis: Axis, beside: Sequence[Mark]) -> Figure:
+def _requests(run: RunView, axis: Axis, beside: Sequence[Mark]) -> Chart:
     found = {outcome: _took(run.events, outcome) for outcome in OUTCOMES}
     heights = [ms for points in found.values() for _, ms in points if ms]
     scale = logarithmic(heights)
@@ -164,7 +164,7 @@ def _requests(run: RunView, axis: Axis, beside: Sequence[Mark]) -> Figure:
         )
     about = "Each request by the moment at which it was due and how long it took, by outcome."
     y = Axis(label="", scale=scale, ticks=ticks(scale, duration, wanted=4))
-    return _figure("Requests", about, (axis, y), marks, notes)
+    return _chart("Requests", about, (axis, y), marks, notes)
 
 
 def _took(events: Sequence[Event], outcome: Outcome) -> list[tuple[float, float | None]]:
@@ -192,7 +192,7 @@ def _apart(
     return [kept[int(number * stride)] for number in range(int(len(kept) / stride))]
 
 
-def _in_flight(run: RunView, axis: Axis, beside: Sequence[Mark]) -> Figure:
+def _in_flight(run: RunView, axis: Axis, beside: Sequence[Mark]) -> Chart:
     open_at = _buckets(_open_requests(run.events), axis.scale)
     sampled = _sampled(run, COUNTS)
     line = Series(
@@ -204,7 +204,7 @@ def _in_flight(run: RunView, axis: Axis, beside: Sequence[Mark]) -> Figure:
     notes = ["Highest value of each moment."]
     if not sampled:
         notes.append("The server's queue was not sampled.")
-    return _figure("In flight and waiting", about, (axis, y), [*beside, line, *sampled], notes)
+    return _chart("In flight and waiting", about, (axis, y), [*beside, line, *sampled], notes)
 
 
 def _open_requests(events: Iterable[Event]) -> list[tuple[float, float]]:
