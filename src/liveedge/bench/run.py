@@ -1,0 +1,205 @@
+"""One run of a scenario into its folder: sources, warm-up, steps, judgement, figures, report.
+
+Owns    the folder's files up to the summary, and the order of everything that a run does.
+Thread  the event loop's.
+Never   keeps what has ended to itself: each record is written when it ends, and again, with what is
+        true, after its step. A run that breaks or is killed leaves all that it had.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TextIO
+
+from liveedge.bench.asking import Asker
+from liveedge.bench.connections import Dial
+from liveedge.bench.generator import Generator, StepRun, process_cpu_s
+from liveedge.bench.interfaces import MediaSource
+from liveedge.bench.record import Record, measured
+from liveedge.bench.result import (
+    ENVIRONMENT,
+    RECORDS,
+    SAMPLES,
+    SCENARIO,
+    SUMMARY,
+    UNJUDGED,
+    ResultFolder,
+    Summary,
+)
+from liveedge.bench.scenario import Scenario
+from liveedge.bench.schedule import steps
+from liveedge.core.clock import Clock
+
+
+class Sampler(Protocol):
+    """Looks at server and machine beside the run, and writes lines of samples.jsonl."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+class Probe(Protocol):
+    """Asks a few requests before the first step, one after the other; gives rows of samples.jsonl."""
+
+    async def __call__(self, asker: Asker, source: MediaSource) -> Sequence[Mapping[str, Any]]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a run is made of. `sampler` gets the clock's moment that is 0 in the records."""
+
+    source: MediaSource
+    sampler: Callable[[float], Sampler]
+    environment: Callable[[], Awaitable[Mapping[str, Any]]]
+    summarise: Callable[[Scenario, Sequence[Record], Sequence[Mapping[str, Any]]], Summary]
+    write_report: Callable[[ResultFolder], None]
+    probe: Probe | None = None  # cold and warm apart
+    say: Callable[[str], None] = lambda _line: None
+    cpu_s: Callable[[], float] = process_cpu_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Who is asked, resolved."""
+
+    model: str
+    api_key: str | None = field(repr=False)
+    dial: Dial
+
+
+async def run_scenario(
+    scenario: Scenario, folder: ResultFolder, *, target: Target, parts: Parts, clock: Clock
+) -> Summary:
+    """Run it whole; the folder exists and is empty. Raises what the source or a helper raises."""
+    folder.write(SCENARIO, scenario.as_json())
+    folder.append(SAMPLES, ())
+    begun_s = clock.monotonic_s()
+    folder.write(ENVIRONMENT, await parts.environment())
+    async with _opened(parts, target, scenario, clock, begun_s) as asker:
+        await _measure(scenario, folder, asker, parts, clock)
+    records, samples = list(folder.records()), list(folder.samples())
+    summary = parts.summarise(scenario, records, samples)
+    folder.write(SUMMARY, summary.as_json())
+    parts.write_report(folder)
+    return summary
+
+
+@contextlib.asynccontextmanager
+async def _opened(
+    parts: Parts, target: Target, scenario: Scenario, clock: Clock, begun_s: float
+) -> AsyncIterator[Asker]:
+    """Sources, sampler and connections; whatever happens, the cameras leave the server last."""
+    asker = Asker(
+        scenario=scenario,
+        model=target.model,
+        api_key=target.api_key,
+        dial=target.dial,
+        clock=clock,
+        begun_s=begun_s,
+    )
+    sampler = parts.sampler(begun_s)
+    try:
+        parts.say(f"opening {scenario.sources.count} {scenario.sources.kind} sources")
+        await parts.source.open()
+        await sampler.start()
+        try:
+            yield asker
+        finally:
+            await sampler.stop()
+    finally:
+        await asker.close()
+        await parts.source.close()
+
+
+async def _measure(
+    scenario: Scenario, folder: ResultFolder, asker: Asker, parts: Parts, clock: Clock
+) -> None:
+    if parts.probe is not None:
+        folder.append(SAMPLES, await parts.probe(asker, parts.source))
+    with RecordLog(folder) as log:
+        generator = Generator(
+            scenario=scenario,
+            asker=asker,
+            source=parts.source,
+            clock=clock,
+            on_record=log.ended,
+            cpu_s=parts.cpu_s,
+        )
+        n_steps = scenario.n_steps * scenario.load.repeats
+        for number, step in enumerate(steps(scenario.load)):
+            if number:
+                await clock.sleep(scenario.load.pause_s)
+            run = await generator.run(step)
+            folder.append(SAMPLES, [run.own])
+            await parts.source.judge(run.records, run.notes)
+            log.judged(run.records)
+            parts.say(f"step {number + 1}/{n_steps}: {told(run)}")
+
+
+class RecordLog:
+    """Records on disk: as they end, and again once their step is judged."""
+
+    def __init__(self, folder: ResultFolder) -> None:
+        self._folder = folder
+        self._unjudged: TextIO | None = None
+
+    def __enter__(self) -> RecordLog:
+        self._folder.append(RECORDS, ())
+        self._unjudged = (self._folder.path / UNJUDGED).open("w", encoding="utf-8")
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        assert self._unjudged is not None
+        empty = self._unjudged.tell() == 0
+        self._unjudged.close()
+        if empty:
+            (self._folder.path / UNJUDGED).unlink()
+
+    def ended(self, record: Record) -> None:
+        """One line, flushed: what has ended is not lost with the run."""
+        assert self._unjudged is not None
+        json.dump(_row(record), self._unjudged, ensure_ascii=False)
+        self._unjudged.write("\n")
+        self._unjudged.flush()
+
+    def judged(self, records: Sequence[Record]) -> None:
+        """The records of a step, whole now; they take the place of what `ended` wrote."""
+        assert self._unjudged is not None
+        self._folder.append(RECORDS, map(_row, records))
+        self._unjudged.seek(0)
+        self._unjudged.truncate()
+
+
+def _row(record: Record) -> dict[str, Any]:
+    """`Record.as_json` without copying what it holds: it is written at once."""
+    return {name: getattr(record, name) for name in record.__slots__}
+
+
+def told(run: StepRun) -> str:
+    """A step in one line, for who watches."""
+    records = list(measured(run.records))
+    ok = [record for record in records if record.outcome == "ok"]
+    step = run.step
+    offered = (
+        f"concurrency {step.concurrency}"
+        if step.rate_per_s is None
+        else f"offered {step.rate_per_s:g}/s"
+    )
+    ttft = nearest_rank([one.first_content_s - one.due_s for one in ok if one.first_content_s], 95)
+    first = "p95 TTFT -" if ttft is None else f"p95 TTFT {ttft * 1000:.0f} ms"
+    failed = len(records) - len(ok)
+    achieved = f"{len(ok) / step.duration_s:.2f}/s"
+    late_ms, stall_ms = run.own["lateness_ms_max"], run.own["loop_stall_ms_max"]
+    own = f"late {late_ms:.0f} ms, stall {stall_ms:.0f} ms, CPU {run.own['cpu_share']:.0%}"
+    return f"{offered}: {len(records)} sent, {achieved}, {first}, {failed} failed (own: {own})"
+
+
+def nearest_rank(values: Sequence[float], percent: float) -> float | None:
+    """A percentile that is one of the values."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)] if ordered else None
