@@ -177,9 +177,7 @@ class Stub:
         elif script.end == "silent":
             await self.clock.sleep(1e6)
 
-    def _write(
-        self, served: Served, transport: asyncio.Transport, label: str, data: bytes
-    ) -> None:
+    def _write(self, served: Served, transport: asyncio.Transport, label: str, data: bytes) -> None:
         if not transport.is_closing():
             transport.write(data)
             served.log.append((label, self.clock.monotonic_s()))

@@ -11,14 +11,14 @@ import pytest
 from liveedge.bench.asking import Asker, Planned, body_of
 from liveedge.bench.interfaces import Prepared
 from liveedge.bench.record import Record
-from liveedge.bench.scenario import Scenario, scenario_of
+from liveedge.bench.scenario import Scenario
 from liveedge.testing.clock import FakeClock
+from tests.bench_parts import scenario
 from tests.bench_stub import (
     DONE,
     PING,
     ROLE,
     STOP,
-    STREAM,
     Piece,
     Script,
     Served,
@@ -40,15 +40,10 @@ WHOLE = {
 }
 
 
-def scenario(**sections: Any) -> Scenario:
-    target = {"base_url": "http://stub.test/v1", **sections.pop("target", {})}
-    return scenario_of({"name": "t", "target": target, **sections})
-
-
 async def asked(
     script: Script,
     *,
-    scenario: Scenario = scenario(),  # noqa: B008  frozen
+    scenario: Scenario = scenario(),
     prepared: Prepared = PREPARED,
     act: Callable[[Stub], None] = lambda _stub: None,
 ) -> tuple[Record, Served | None, Stub]:
@@ -401,9 +396,7 @@ async def test_connecting_counts_to_the_time_limit() -> None:
     def slow(stub: Stub) -> None:
         stub.connect_s = 1e5
 
-    record, served, _ = await asked(
-        Script(), scenario=scenario(load={"timeout_s": 7.0}), act=slow
-    )
+    record, served, _ = await asked(Script(), scenario=scenario(load={"timeout_s": 7.0}), act=slow)
 
     assert (record.outcome, record.ended_s) == ("timeout", 7.0)
     assert served is None
@@ -481,7 +474,3 @@ async def test_closing_ends_what_is_open_as_failed() -> None:
     assert (ended.result().outcome, ended.result().code) == ("failed", "run_ended")
     assert asker.n_open == 0
     assert len(asker.pool) == 0
-
-
-def test_chunked_is_how_the_stub_streams() -> None:
-    assert ("Transfer-Encoding", "chunked") in STREAM

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
+import itertools
 import json
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -93,8 +94,10 @@ class Asker:
         self._clock = clock
         self._begun_s = begun_s
         self._head = _request_head(scenario, api_key)
+        self._request_id = f"bench-{scenario.work_digest()}"
         self._tasks = TaskSet("asking")
         self._open: set[_Request] = set()
+        self._indices = itertools.count()
         self._deadlines = _Deadlines(clock)
         self._tasks.start(self._deadlines.run(), name="deadlines")
 
@@ -107,6 +110,10 @@ class Asker:
         """The run's clock."""
         return self._clock.monotonic_s() - self._begun_s
 
+    def next_index(self) -> int:
+        """Of the request that comes next in the run."""
+        return next(self._indices)
+
     def begin(self, planned: Planned, prepared: Prepared) -> asyncio.Future[Record]:
         """Send it now. The record comes when it has ended; the future is never cancelled by us."""
         record = _record(planned)
@@ -114,7 +121,7 @@ class Asker:
         record.thread_id = prepared.thread_id
         body = json.dumps(body_of(self._scenario, self._model, prepared)).encode()
         record.n_bytes = len(body)
-        request_id = f"bench-{self._scenario.work_digest()}-{planned.index}"
+        request_id = f"{self._request_id}-{planned.index}"
         data = self._head + f"{len(body)}\r\nX-Request-Id: {request_id}\r\n\r\n".encode() + body
         request = _Request(record, prepared.frames, self._begun_s, self._ended)
         record.request_id = request_id
@@ -206,7 +213,7 @@ class _Request:
 
     def completed(self, at_s: float) -> None:
         self._connection = None  # it is idle, and no longer ours to leave or abort
-        document = decoded(bytes(self._body))
+        document = decoded(self._body.decode(errors="replace"))
         if self._events is not None:
             self._read(at_s, self._events.finish())
             self._end_with(at_s, Problem("cut_stream", "the stream ended without [DONE]"))

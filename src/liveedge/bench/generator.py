@@ -1,6 +1,6 @@
 """The load of one step: an open loop that waits for no answer, or a closed one of workers.
 
-Owns    the order of requests: every `Record.index`, and the end of every request of its step.
+Owns    the order of requests, and the end of every request of its step.
 Thread  the event loop's.
 Never   skips an arrival: one that comes late is sent late, and its record says so; one beyond
         `load.max_in_flight` is `not_sent`.
@@ -27,7 +27,7 @@ from liveedge.core.clock import Clock
 from liveedge.core.tasks import TaskSet
 
 FAILURE_PAUSE_S = 0.1  # of a closed loop's worker: what is refused at once is not asked in a spin
-PROBE_S = 0.01  # how often the event loop's punctuality is looked at
+PROBE_S = 0.02  # how often the event loop's punctuality is looked at
 STALL_S = 0.05  # a look that comes later than this counts as a stall
 
 
@@ -37,12 +37,21 @@ def process_cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelfLook:
+    """How the generator looks at itself."""
+
+    cpu_s: Callable[[], float] = process_cpu_s
+    every_s: float = PROBE_S
+
+
 @dataclass(slots=True)
 class StepRun:
     """What a step left: its records in the order of their index, and the media of each request."""
 
     step: Step
     begun_s: float
+    n_due: int = 0
     records: list[Record] = field(default_factory=list)
     notes: dict[int, Prepared] = field(default_factory=dict)
     own: dict[str, Any] = field(default_factory=dict)  # a `generator` line of samples.jsonl
@@ -59,30 +68,27 @@ class Generator:
         source: MediaSource,
         clock: Clock,
         on_record: Callable[[Record], None],
-        cpu_s: Callable[[], float] = process_cpu_s,
+        look: SelfLook = SelfLook(),
     ) -> None:
         self._load = scenario.load
         self._asker = asker
         self._source = source
         self._clock = clock
         self._on_record = on_record
-        self._cpu_s = cpu_s
-        self._n_asked = 0
+        self._look = look
 
     async def run(self, step: Step) -> StepRun:
         """Warm-up and measured time of a step, then wait until everything sent has ended."""
         run = StepRun(step, self._asker.now_s())
         loop = self._closed if step.concurrency is not None else self._open
-        first = self._n_asked
-        watch = _Watch(self._clock, self._cpu_s)
+        watch = _Watch(self._clock, self._look)
         try:
             open_ = await loop(run, watch)
             own = watch.row(self._asker.now_s() - run.begun_s)
             await asyncio.gather(*open_)
         finally:
             await watch.close()
-        if len(run.records) != self._n_asked - first:
-            lost = self._n_asked - first - len(run.records)
+        if lost := run.n_due - len(run.records):
             raise RuntimeError(f"{lost} requests of step {step.step} left no record: see the log")
         run.records.sort(key=lambda record: record.index)
         run.own = _own_row(run, own, self._load.max_in_flight, self._asker.pool.n_made)
@@ -121,9 +127,10 @@ class Generator:
                 await self._clock.sleep(FAILURE_PAUSE_S)
 
     def _planned(self, run: StepRun, due_s: float) -> Planned:
-        index, self._n_asked = self._n_asked, self._n_asked + 1
+        run.n_due += 1
         step = run.step
         warmup = due_s - run.begun_s < step.warmup_s
+        index = self._asker.next_index()
         return Planned(index=index, due_s=due_s, repeat=step.repeat, step=step.step, warmup=warmup)
 
     def _send(self, run: StepRun, planned: Planned, watch: _Watch) -> asyncio.Future[Record] | None:
@@ -149,15 +156,16 @@ class Generator:
 class _Watch:
     """The generator's own behaviour while it sends: CPU, punctuality of its loop, what was open."""
 
-    def __init__(self, clock: Clock, cpu_s: Callable[[], float]) -> None:
+    def __init__(self, clock: Clock, look: SelfLook) -> None:
         self._clock = clock
-        self._cpu_s = cpu_s
-        self._cpu_begun_s = cpu_s()
+        self._look = look
+        self._cpu_begun_s = look.cpu_s()
         self._most_open = 0
         self._stall_s = 0.0
+        self._stalled_s = 0.0
         self._n_stalls = 0
         self._tasks = TaskSet("watch")
-        self._tasks.start(self._look(), name="punctuality")
+        self._tasks.start(self._watch(), name="punctuality")
 
     async def close(self) -> None:
         await self._tasks.close()
@@ -166,22 +174,25 @@ class _Watch:
         self._most_open = max(self._most_open, n_open)
 
     def row(self, seconds: float) -> dict[str, Any]:
-        cpu_s = self._cpu_s() - self._cpu_begun_s
+        cpu_s = self._look.cpu_s() - self._cpu_begun_s
         return {
             "seconds": seconds,
             "cpu_share": cpu_s / seconds if seconds > 0 else 0.0,  # of one core
             "max_in_flight": self._most_open,
             "loop_stall_ms_max": self._stall_s * 1000,
             "n_loop_stalls": self._n_stalls,
+            "loop_stalled_s": self._stalled_s,  # all of them
         }
 
-    async def _look(self) -> None:
+    async def _watch(self) -> None:
         while True:
             begun_s = self._clock.monotonic_s()
-            await self._clock.sleep(PROBE_S)
-            late_s = self._clock.monotonic_s() - begun_s - PROBE_S
+            await self._clock.sleep(self._look.every_s)
+            late_s = self._clock.monotonic_s() - begun_s - self._look.every_s
             self._stall_s = max(self._stall_s, late_s)
-            self._n_stalls += late_s > STALL_S
+            if late_s > STALL_S:
+                self._n_stalls += 1
+                self._stalled_s += late_s
 
 
 def _own_row(

@@ -11,13 +11,14 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol, TextIO, TypeAlias
 
 from liveedge.bench.asking import Asker
 from liveedge.bench.connections import Dial
-from liveedge.bench.generator import Generator, StepRun, process_cpu_s
+from liveedge.bench.generator import Generator, SelfLook, StepRun
 from liveedge.bench.interfaces import MediaSource
 from liveedge.bench.record import Record, measured
 from liveedge.bench.result import (
@@ -36,7 +37,7 @@ from liveedge.core.clock import Clock
 
 
 class Sampler(Protocol):
-    """Looks at server and machine beside the run, and writes lines of samples.jsonl."""
+    """Looks at server and machine beside the run."""
 
     async def start(self) -> None: ...
 
@@ -49,18 +50,22 @@ class Probe(Protocol):
     async def __call__(self, asker: Asker, source: MediaSource) -> Sequence[Mapping[str, Any]]: ...
 
 
+Keep: TypeAlias = Callable[[Mapping[str, Any]], None]  # of a row of samples.jsonl; any thread
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What a run is made of. `sampler` gets the clock's moment that is 0 in the records."""
+    """What a run is made of."""
 
     source: MediaSource
-    sampler: Callable[[float], Sampler]
-    environment: Callable[[], Awaitable[Mapping[str, Any]]]
-    summarise: Callable[[Scenario, Sequence[Record], Sequence[Mapping[str, Any]]], Summary]
-    write_report: Callable[[ResultFolder], None]
+    sampler: Callable[[Keep, float], Sampler]  # gets the clock's moment that is 0 in the records
+    environment: Callable[[], Awaitable[Mapping[str, Any]]]  # before the run
+    environment_after: Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+    summarise: Callable[[ResultFolder], Summary]
+    write_report: Callable[[ResultFolder], object]
     probe: Probe | None = None  # cold and warm apart
     say: Callable[[str], None] = lambda _line: None
-    cpu_s: Callable[[], float] = process_cpu_s
+    look: SelfLook = field(default_factory=SelfLook)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,23 +82,10 @@ async def run_scenario(
 ) -> Summary:
     """Run it whole; the folder exists and is empty. Raises what the source or a helper raises."""
     folder.write(SCENARIO, scenario.as_json())
-    folder.append(SAMPLES, ())
+    environment = await parts.environment()
+    folder.write(ENVIRONMENT, environment)
+    samples = SampleLog(folder)
     begun_s = clock.monotonic_s()
-    folder.write(ENVIRONMENT, await parts.environment())
-    async with _opened(parts, target, scenario, clock, begun_s) as asker:
-        await _measure(scenario, folder, asker, parts, clock)
-    records, samples = list(folder.records()), list(folder.samples())
-    summary = parts.summarise(scenario, records, samples)
-    folder.write(SUMMARY, summary.as_json())
-    parts.write_report(folder)
-    return summary
-
-
-@contextlib.asynccontextmanager
-async def _opened(
-    parts: Parts, target: Target, scenario: Scenario, clock: Clock, begun_s: float
-) -> AsyncIterator[Asker]:
-    """Sources, sampler and connections; whatever happens, the cameras leave the server last."""
     asker = Asker(
         scenario=scenario,
         model=target.model,
@@ -102,13 +94,27 @@ async def _opened(
         clock=clock,
         begun_s=begun_s,
     )
-    sampler = parts.sampler(begun_s)
+    sampler = parts.sampler(samples.keep, begun_s)
+    async with _opened(scenario, asker, sampler, parts):
+        await _measure(scenario, folder, samples, asker, parts, clock)
+    folder.write(ENVIRONMENT, await parts.environment_after(environment))
+    summary = parts.summarise(folder)
+    folder.write(SUMMARY, summary.as_json())
+    parts.write_report(folder)
+    return summary
+
+
+@contextlib.asynccontextmanager
+async def _opened(
+    scenario: Scenario, asker: Asker, sampler: Sampler, parts: Parts
+) -> AsyncIterator[None]:
+    """Cameras and sampler; whatever happens, the cameras leave the server last."""
     try:
-        parts.say(f"opening {scenario.sources.count} {scenario.sources.kind} sources")
+        parts.say(f"opening {scenario.sources.count} cameras ({scenario.sources.kind})")
         await parts.source.open()
         await sampler.start()
         try:
-            yield asker
+            yield
         finally:
             await sampler.stop()
     finally:
@@ -117,10 +123,17 @@ async def _opened(
 
 
 async def _measure(
-    scenario: Scenario, folder: ResultFolder, asker: Asker, parts: Parts, clock: Clock
+    scenario: Scenario,
+    folder: ResultFolder,
+    samples: SampleLog,
+    asker: Asker,
+    parts: Parts,
+    clock: Clock,
 ) -> None:
     if parts.probe is not None:
-        folder.append(SAMPLES, await parts.probe(asker, parts.source))
+        parts.say("asking a few requests one by one: cold and warm")
+        for row in await parts.probe(asker, parts.source):
+            samples.keep(row)
     with RecordLog(folder) as log:
         generator = Generator(
             scenario=scenario,
@@ -128,17 +141,32 @@ async def _measure(
             source=parts.source,
             clock=clock,
             on_record=log.ended,
-            cpu_s=parts.cpu_s,
+            look=parts.look,
         )
         n_steps = scenario.n_steps * scenario.load.repeats
         for number, step in enumerate(steps(scenario.load)):
             if number:
                 await clock.sleep(scenario.load.pause_s)
             run = await generator.run(step)
-            folder.append(SAMPLES, [run.own])
-            await parts.source.judge(run.records, run.notes)
+            samples.keep(run.own)
+            await parts.source.judge(
+                [record for record in run.records if record.index in run.notes], run.notes
+            )
             log.judged(run.records)
             parts.say(f"step {number + 1}/{n_steps}: {told(run)}")
+
+
+class SampleLog:
+    """Lines of samples.jsonl, from the run and from the sampler's thread."""
+
+    def __init__(self, folder: ResultFolder) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        folder.append(SAMPLES, ())
+
+    def keep(self, row: Mapping[str, Any]) -> None:
+        with self._lock:  # a long line is written in pieces
+            self._folder.append(SAMPLES, (row,))
 
 
 class RecordLog:
@@ -163,8 +191,8 @@ class RecordLog:
     def ended(self, record: Record) -> None:
         """One line, flushed: what has ended is not lost with the run."""
         assert self._unjudged is not None
-        json.dump(_row(record), self._unjudged, ensure_ascii=False)
-        self._unjudged.write("\n")
+        line = json.dumps(_row(record), ensure_ascii=False)  # `dump` takes three times as long
+        self._unjudged.write(f"{line}\n")
         self._unjudged.flush()
 
     def judged(self, records: Sequence[Record]) -> None:

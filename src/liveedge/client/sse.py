@@ -81,7 +81,7 @@ class EventReader:
             self._at_start = False
             line = line.removeprefix(codecs.BOM_UTF8)
         if not line:
-            return self._dispatch()
+            return self._dispatch() if self._data or self._event else None
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"data":
@@ -101,7 +101,8 @@ class EventReader:
         self._data, self._data_bytes, self._event = [], 0, ""
         if not data:
             return None
-        return Event(b"\n".join(data).decode(errors="replace"), event, self._id)
+        text = data[0] if len(data) == 1 else b"\n".join(data)
+        return Event(text.decode(errors="replace"), event, self._id)
 
     def _check_event(self) -> None:
         if self._data_bytes + len(self._rest) > self._max_event_bytes:
