@@ -34,6 +34,7 @@ BEGUN_S = FakeClock().monotonic_s()
 PICTURE = {"type": "image_url", "image_url": {"url": "ovs://streams/s?frame_index=-1"}}
 WORDS = {"type": "text", "text": "Which lamp?"}
 PREPARED = Prepared(content=(PICTURE, WORDS), question="lamp", source=1, thread_id="t")
+PLAIN = scenario()
 WHOLE = {
     "choices": [{"message": {"role": "assistant", "content": "red"}, "finish_reason": "stop"}],
     "usage": {"prompt_tokens": 70, "completion_tokens": 2},
@@ -43,7 +44,7 @@ WHOLE = {
 async def asked(
     script: Script,
     *,
-    scenario: Scenario = scenario(),
+    scenario: Scenario = PLAIN,
     prepared: Prepared = PREPARED,
     act: Callable[[Stub], None] = lambda _stub: None,
 ) -> tuple[Record, Served | None, Stub]:

@@ -95,8 +95,9 @@ async def run_scenario(
         begun_s=begun_s,
     )
     sampler = parts.sampler(samples.keep, begun_s)
-    async with _opened(scenario, asker, sampler, parts):
-        await _measure(scenario, folder, samples, asker, parts, clock)
+    with RecordLog(folder) as records:  # the last to close: what is open ends in it
+        async with _opened(scenario, asker, sampler, parts):
+            await _measure(scenario, records, samples, asker, parts, clock)
     folder.write(ENVIRONMENT, await parts.environment_after(environment))
     summary = parts.summarise(folder)
     folder.write(SUMMARY, summary.as_json())
@@ -124,7 +125,7 @@ async def _opened(
 
 async def _measure(
     scenario: Scenario,
-    folder: ResultFolder,
+    records: RecordLog,
     samples: SampleLog,
     asker: Asker,
     parts: Parts,
@@ -134,26 +135,25 @@ async def _measure(
         parts.say("asking a few requests one by one: cold and warm")
         for row in await parts.probe(asker, parts.source):
             samples.keep(row)
-    with RecordLog(folder) as log:
-        generator = Generator(
-            scenario=scenario,
-            asker=asker,
-            source=parts.source,
-            clock=clock,
-            on_record=log.ended,
-            look=parts.look,
+    generator = Generator(
+        scenario=scenario,
+        asker=asker,
+        source=parts.source,
+        clock=clock,
+        on_record=records.ended,
+        look=parts.look,
+    )
+    n_steps = scenario.n_steps * scenario.load.repeats
+    for number, step in enumerate(steps(scenario.load)):
+        if number:
+            await clock.sleep(scenario.load.pause_s)
+        run = await generator.run(step)
+        samples.keep(run.own)
+        await parts.source.judge(
+            [record for record in run.records if record.index in run.notes], run.notes
         )
-        n_steps = scenario.n_steps * scenario.load.repeats
-        for number, step in enumerate(steps(scenario.load)):
-            if number:
-                await clock.sleep(scenario.load.pause_s)
-            run = await generator.run(step)
-            samples.keep(run.own)
-            await parts.source.judge(
-                [record for record in run.records if record.index in run.notes], run.notes
-            )
-            log.judged(run.records)
-            parts.say(f"step {number + 1}/{n_steps}: {told(run)}")
+        records.judged(run.records)
+        parts.say(f"step {number + 1}/{n_steps}: {told(run)}")
 
 
 class SampleLog:
