@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
@@ -269,13 +270,13 @@ class _Pipe(asyncio.Transport):
 
 
 @contextlib.asynccontextmanager
-async def listening(stub: Stub) -> AsyncIterator[str]:
+async def listening(stub: Stub, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
     """The stub on a socket; its base URL."""
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: StubConnection(stub), "127.0.0.1", 0)
+    server = await loop.create_server(lambda: StubConnection(stub), "127.0.0.1", 0, ssl=tls)
     port = server.sockets[0].getsockname()[1]
     try:
-        yield f"http://127.0.0.1:{port}/v1"
+        yield f"http{'s' if tls else ''}://127.0.0.1:{port}/v1"
     finally:
         server.close()
 

@@ -101,7 +101,9 @@ def _overrides(
         "target.model": options.model,
         "target.pid": options.pid,
     }
-    return read(options.settings) | {key: value for key, value in flags.items() if value is not None}
+    return read(options.settings) | {
+        key: value for key, value in flags.items() if value is not None
+    }
 
 
 @contextlib.contextmanager

@@ -8,8 +8,10 @@ nothing of it; a machine that does so half of the time gets two further tries.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 
 import pytest
@@ -22,6 +24,7 @@ from liveedge.bench.schedule import steps
 from liveedge.core.clock import SystemClock
 from tests.bench_parts import FixedSource, scenario
 from tests.bench_stub import Script, Served, Stub, listening, plain, streamed
+from tests.certificates import self_signed
 
 TRIES = 3
 N = 12
@@ -121,7 +124,7 @@ async def test_what_a_server_loses_over_a_socket_is_named_and_counted() -> None:
     ]
 
     asked = await asked_over_a_socket(
-        lambda n: scripts[n % 6], rates_per_s=[12], duration_s=1.0, timeout_s=5.0
+        lambda n: scripts[n % 6], rates_per_s=[12], duration_s=1.0, timeout_s=2.5
     )
 
     found = sorted((record.outcome, record.code) for record in asked.records)
@@ -138,27 +141,48 @@ async def test_what_a_server_loses_over_a_socket_is_named_and_counted() -> None:
     )
 
 
-async def test_a_port_where_nobody_listens_is_unreachable() -> None:
+async def asked_once(url: str, tls: ssl.SSLContext | None = None) -> Record:
     clock = SystemClock()
-    stub = Stub(lambda _n, _body: STREAM, clock=clock)
-    async with listening(stub) as url:
-        pass
-    told = scenario(target={"base_url": url})
     asker = Asker(
-        scenario=told,
+        scenario=scenario(target={"base_url": url}),
         model="m",
         api_key=None,
-        dial=dial_to(url, None),
+        dial=dial_to(url, tls),
         clock=clock,
         begun_s=clock.monotonic_s(),
     )
     source = FixedSource()
     await source.open()
-
     record = await asker.begin(Planned(index=0, due_s=0.0), source.prepare(0))
     await asker.close()
+    return record
+
+
+async def test_a_port_where_nobody_listens_is_unreachable() -> None:
+    async with listening(Stub(lambda _n, _body: STREAM, clock=SystemClock())) as url:
+        pass
+
+    record = await asked_once(url)
 
     assert (record.outcome, record.code) == ("unreachable", "connect_failed")
+
+
+async def test_tls_is_part_of_the_connection_and_a_stranger_is_unreachable(tmp_path: Path) -> None:
+    pair = self_signed(tmp_path)
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server.load_cert_chain(pair.cert, pair.key)
+    trusting = ssl.create_default_context(cafile=str(pair.cert))
+
+    async with listening(Stub(lambda _n, _body: STREAM, clock=SystemClock()), server) as url:
+        known = await asked_once(url, trusting)
+        strange = await asked_once(url, ssl.create_default_context())
+
+    assert (known.outcome, known.text) == ("ok", "red")
+    assert known.connected_s is not None
+    assert known.headers_s is not None
+    assert known.connected_s < known.headers_s
+    assert (strange.outcome, strange.code) == ("unreachable", "connect_failed")
+    assert "certificate verify failed" in strange.message
 
 
 @pytest.mark.parametrize("url", ["ftp://x/v1", "localhost:8000", "http:///v1"])

@@ -312,7 +312,7 @@ REFUSALS: Mapping[str, tuple[Mapping[str, Any] | bytes, str, str]] = {
         "no",
     ),
     "vLLM's older one": ({"object": "error", "message": "m", "code": 404}, "404", "m"),
-    "a web page": (b"<html>", "http_429", "null"),
+    "a web page": (b"<html>", "http_429", "the answer is no JSON"),
 }
 
 

@@ -84,6 +84,8 @@ def unfinished(record: Record) -> Problem | None:
 
 def problem_of(document: Any, default_code: str) -> Problem:
     """What an error says, in whichever of the shapes that servers use."""
+    if document is None:
+        return Problem(default_code, "the answer is no JSON")
     outer = _object(document)
     detail = outer.get("detail")
     inner = outer.get("error") or (detail.get("error") if isinstance(detail, dict) else None)

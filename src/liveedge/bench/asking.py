@@ -153,7 +153,7 @@ class Asker:
     async def _connect(self, request: _Request, data: bytes) -> None:
         try:
             connection = await self.pool.make()
-        except OSError as error:  # refused, unreachable, no such host, TLS
+        except (OSError, ValueError) as error:  # refused, no such host or no name of one, TLS
             at_s = self._clock.monotonic_s()
             request.end(at_s, "unreachable", Problem("connect_failed", _told(error)))
             return
@@ -359,5 +359,5 @@ def _retry_after_s(headers: Mapping[str, str], wall_ms: float | None) -> float |
     return max(0.0, at.timestamp() - (wall_ms or 0.0) / MS_PER_S)
 
 
-def _told(error: OSError) -> str:
+def _told(error: Exception) -> str:
     return str(error) or type(error).__name__

@@ -6,8 +6,9 @@ Thread  the event loop's. Bytes are stamped in the callback that the loop makes 
 Never   asks twice: a connection that is lost is what the request ends with, so that a server that
         drops connections shows. Only connections that have been idle for long are not trusted.
 
-asyncio's own transports without httpx: for an answer of 34 pieces httpx takes several times the CPU
-of the whole request here, and the CPU of the generator is the server's where they share a machine.
+asyncio's own transports without httpx: the CPU of the generator is the server's where they share a
+machine. A streamed answer of 34 pieces takes 5 ms of it here and 11 with httpx, where a protocol that
+reads nothing takes 3 (two cores under load; on a quiet machine all three are smaller).
 """
 
 from __future__ import annotations

@@ -91,7 +91,9 @@ class Generator:
         if lost := run.n_due - len(run.records):
             raise RuntimeError(f"{lost} requests of step {step.step} left no record: see the log")
         run.records.sort(key=lambda record: record.index)
-        run.own = _own_row(run, own, self._load.max_in_flight, self._asker.pool.n_made)
+        run.own = _own_row(run, own, self._load.max_in_flight)
+        pool = self._asker.pool  # of the run so far
+        run.own |= {"connections_made": pool.n_made, "connections_dropped": pool.n_dropped}
         return run
 
     async def _open(self, run: StepRun, watch: _Watch) -> list[asyncio.Future[Record]]:
@@ -195,9 +197,7 @@ class _Watch:
                 self._stalled_s += late_s
 
 
-def _own_row(
-    run: StepRun, own: Mapping[str, Any], limit: int, n_connections: int
-) -> dict[str, Any]:
+def _own_row(run: StepRun, own: Mapping[str, Any], limit: int) -> dict[str, Any]:
     """A line of samples.jsonl."""
     late_s = [one.sent_s - one.due_s for one in run.records if one.sent_s is not None]
     return {
@@ -211,5 +211,4 @@ def _own_row(
         "n_not_sent": sum(one.outcome == "not_sent" for one in run.records),
         "n_sent": len(late_s),
         "lateness_ms_max": max(late_s, default=0.0) * 1000,
-        "connections_made": n_connections,  # of the run so far
     }

@@ -143,7 +143,8 @@ class ResultFolder:
         Rows with a `kind` are none of these. `generator`, one per step: `repeat`, `step`, `begun_s`,
         `seconds` (of sending), `cpu_share` (of one core), `max_in_flight` (the most that was open),
         `in_flight_limit`, `n_sent`, `n_not_sent`, `lateness_ms_max`, `loop_stall_ms_max`,
-        `n_loop_stalls` (above 50 ms), `loop_stalled_s` (all of them), `connections_made`. `cold`: `name`, `ms`, and `record`.
+        `n_loop_stalls` (above 50 ms), `loop_stalled_s` (all of them), `connections_made`,
+        `connections_dropped`. `cold`: `name`, `ms`, and `record`.
         """
         return self._rows(SAMPLES)
 
