@@ -147,7 +147,8 @@ async def _first_model(http: httpx.AsyncClient) -> str:
         models = answer.json()["data"]
         names = [str(one["id"]) for one in models if one.get("status", "ready") == "ready"]
     except httpx.HTTPError as error:
-        raise RunFailed(f"{where}: {error or type(error).__name__}; is the server up?") from error
+        reason = str(error) or type(error).__name__
+        raise RunFailed(f"{where}: {reason}; is the server up?") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunFailed(f"{where} names no models: set target.model") from error
     if not names:
