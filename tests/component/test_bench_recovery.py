@@ -140,7 +140,7 @@ async def test_every_figure_of_a_run_is_what_the_script_says(tmp_path: Path) -> 
     )
 
     [step] = summary.steps
-    asked = [record for record in measured(folder.records())]
+    asked = list(measured(folder.records()))
     numbers = [record.index for record in asked]
     # Only the first requests need a connection, and they are warm-up.
     assert all(record.connected_s is None for record in asked)

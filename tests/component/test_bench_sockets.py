@@ -93,6 +93,7 @@ def off_by(asked: Asked) -> dict[str, float]:
 
 
 async def test_every_moment_is_recovered_within_two_percent() -> None:
+    off: dict[str, float] = {}
     for _ in range(TRIES):
         asked = await asked_over_a_socket(lambda _n: STREAM, rates_per_s=[N], duration_s=1.0)
         assert [record.outcome for record in asked.records] == ["ok"] * N
@@ -104,6 +105,7 @@ async def test_every_moment_is_recovered_within_two_percent() -> None:
 
 async def test_crumbs_of_three_bytes_change_nothing_but_when_their_events_are_whole() -> None:
     crumbs = Script(headers_after_s=STREAM.headers_after_s, pieces=STREAM.pieces, bytes_at_once=3)
+    off: dict[str, float] = {}
     for _ in range(TRIES):
         asked = await asked_over_a_socket(lambda _n: crumbs, rates_per_s=[6], duration_s=1.0)
         assert {record.text for record in asked.records} == {"red"}

@@ -21,7 +21,7 @@ from liveedge.core.clock import Clock
 
 N_CONNECTIONS = 5
 N_REQUESTS = 5  # with empty caches, and with filled ones
-PAUSE_S = 0.5  # between two requests about new media: every camera has given a new frame
+PAUSE_S = 0.25  # between two requests about new media: a camera of 5 fps has given a new frame
 _KINDS = ("frame_index", "timestamp_ms", "offset_ms")
 _ANCHORS = frozenset(
     {

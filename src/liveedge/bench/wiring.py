@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -110,8 +111,11 @@ class _Parts:
 
     def _sampling(self, keep: Keep, begun_s: float) -> Sampler:
         target = self._scenario.target
-        headers = {"Authorization": f"Bearer {self._api_key}"} if self._api_key else {}
-        url = target.metrics_url or f"{target.base_url.rstrip('/').rpartition('/')[0]}/metrics"
+        server = urlsplit(target.base_url)
+        url = target.metrics_url or f"{server.scheme}://{server.netloc}/metrics"
+        # The key is for the server alone, never for whoever else keeps its metrics.
+        is_its_own = urlsplit(url).netloc == server.netloc
+        headers = _authorization(self._api_key) if is_its_own else {}
         looks = Looks(metrics_url=url, headers=headers, pid=target.pid)
         self._sampler = Sampler(looks, keep, clock=self._clock, began_s=begun_s)
         return self._sampler
@@ -132,10 +136,14 @@ def _http(scenario: Scenario, api_key: str | None) -> httpx.AsyncClient:
     is_local = httpx.URL(scenario.target.base_url).host in LOCAL
     return httpx.AsyncClient(
         base_url=f"{scenario.target.base_url.rstrip('/')}/",
-        headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
+        headers=_authorization(api_key),
         timeout=MODELS_TIMEOUT_S,
         trust_env=not is_local,
     )
+
+
+def _authorization(api_key: str | None) -> dict[str, str]:
+    return {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
 
 async def _first_model(http: httpx.AsyncClient) -> str:
