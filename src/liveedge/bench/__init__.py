@@ -1,0 +1,1 @@
+"""Benchmarks and the soak: they look at a server from outside and import nothing of it."""
