@@ -1,1 +1,1 @@
-"""Benchmarks and the soak: they look at a server from outside and import nothing of it."""
+"""The live benchmark and the soak: any OpenAI-compatible server, measured from outside."""
