@@ -60,7 +60,7 @@ class Place:
         A moment that has passed by more than a period is left out, and written down.
         """
         chance = self.chance(f"{part}:schedule")
-        for number in itertools.count(math.floor(self.offset_s / every_s) + 1):
+        for number in itertools.count(math.floor(self.now_s / every_s) + 1):
             due_s = (number + chance.uniform(-JITTER, JITTER)) * every_s
             if due_s < self.now_s - every_s:
                 self.log.write("skipped", part=part, number=number)
@@ -73,10 +73,10 @@ class Place:
 class Act:
     """Something that is done to the server: a line when it begins, and one when it has ended."""
 
-    def __init__(self, place: Place, name: str, number: int, **fields: object) -> None:
+    def __init__(self, place: Place, act: str, number: int, /, **fields: object) -> None:
         self._log = place.log
-        self._names = {"act": name, "number": number}
+        self._names = {"act": act, "number": number}
         self._log.write("begin", **self._names, **fields)
 
-    def done(self, *, ok: bool, **fields: object) -> None:
+    def done(self, /, *, ok: bool, **fields: object) -> None:
         self._log.write("done", **self._names, ok=ok, **fields)

@@ -43,7 +43,11 @@ CHECK_S = 1.0  # real time between two looks at the parts
 SAY_EVERY_S = 60.0
 RESTART_S = 5.0
 STOP_WITHIN_S = 90.0  # longer than the longest wait for an answer
-SERVER_FLAGS = ("--hot-mb", "16", "--history-mb", "32", "--encoder-cache-mb", "64")
+# Pools of a size that this load fills; lines of the log that are worth a look.
+SERVER_FLAGS = (
+    *("--hot-mb=16", "--history-mb=32", "--encoder-cache-mb=64", "--max-windows=2"),
+    "--log-level=warning",
+)
 
 Say = Callable[[str], None]
 
