@@ -22,8 +22,7 @@ WAITING = 8  # questions due but not asked yet; one more is left out, and writte
 ON_FRAMES = ("door", "lamp", "person", "count", "display")
 ON_CLIPS = ("belt", "display_event")
 CLIP_EVERY = 4  # one question of so many is about a clip
-CLIP_S = (2.0, 4.0)
-CLIP_FPS = 1.0
+CLIPS = ((2.0, 2.0), (4.0, 1.0))  # seconds, and frames per second at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +40,9 @@ def question(number: int, camera: Camera, n_cameras: int) -> Question:
     turn = number // n_cameras
     if turn % CLIP_EVERY == CLIP_EVERY - 1:
         nth = turn // CLIP_EVERY
-        start_ms = -round(CLIP_S[nth % len(CLIP_S)] * 1000)
-        media = video_part(camera.stream_id, start_offset_ms=start_ms, max_fps=CLIP_FPS)
+        seconds, fps = CLIPS[nth % len(CLIPS)]
+        start_ms = -round(seconds * 1000)
+        media = video_part(camera.stream_id, start_offset_ms=start_ms, max_fps=fps)
         return Question(number, ON_CLIPS[nth % len(ON_CLIPS)], camera, media)
     kind = ON_FRAMES[turn % len(ON_FRAMES)]
     return Question(number, kind, camera, image_part(camera.stream_id, frame_index=-1))

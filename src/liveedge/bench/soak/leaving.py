@@ -13,6 +13,8 @@ from liveedge.client.http import image_part
 
 CONTENT = b'"content":"{'  # the first words of an answer in the form of `raw.ENDLESS`
 
+SERVER_ERROR = 500
+
 
 def leave_answers_on(place: Place) -> None:
     """Until the run is over."""
@@ -38,7 +40,7 @@ def leave(place: Place, camera: Camera, phase: str, chance: Random) -> dict[str,
         status = raw.status_of(heard)
         if is_reset:
             raw.reset_at_close(connection)
-    return {"ok": status in (0, 200), "reset": is_reset, "status": status or None}
+    return {"ok": status < SERVER_ERROR, "reset": is_reset, "status": status or None}
 
 
 def story(model: str, stream_id: str) -> Mapping[str, Any]:

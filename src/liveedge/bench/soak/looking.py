@@ -28,7 +28,13 @@ def look_on(place: Place) -> None:
             look(place, http, smi)
 
 
-def look(place: Place, http: httpx.Client, smi: str | None) -> None:
+def look_at_rest(place: Place) -> None:
+    """The last line of a run: nobody asks any more, and nothing may be in progress."""
+    with httpx.Client(base_url=place.url, trust_env=False, timeout=TIMEOUT_S) as http:
+        look(place, http, shutil.which("nvidia-smi"), what="rest")
+
+
+def look(place: Place, http: httpx.Client, smi: str | None, *, what: str = "look") -> None:
     """One line with everything; with what could be had where the server did not answer."""
     fields: dict[str, Any] = {}
     if place.pid is not None:
@@ -46,7 +52,7 @@ def look(place: Place, http: httpx.Client, smi: str | None) -> None:
     else:
         now_ms = place.stream_clock.wall_ms()
         fields["streams"] = [seen(stream, now_ms) for stream in listed]
-    place.log.write("look", **fields)
+    place.log.write(what, **fields)
 
 
 def metrics(text: str) -> tuple[dict[str, float], dict[str, float]]:

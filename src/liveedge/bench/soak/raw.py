@@ -41,8 +41,8 @@ def connect(url: str, *, receive_bytes: int | None = None) -> socket.socket:
 
 
 def request(url: str, method: str, path: str, body: Mapping[str, Any] | None = None) -> bytes:
-    """A whole request."""
-    head = f"{method} {path} HTTP/1.1\r\nHost: {urlsplit(url).netloc}\r\n"
+    """A whole request; the server closes when it has answered."""
+    head = f"{method} {path} HTTP/1.1\r\nHost: {urlsplit(url).netloc}\r\nConnection: close\r\n"
     if body is None:
         return head.encode() + b"\r\n"
     data = json.dumps(body).encode()

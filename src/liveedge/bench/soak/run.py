@@ -26,7 +26,7 @@ from liveedge.bench.soak.hostile import attack_on
 from liveedge.bench.soak.killing import kill_on
 from liveedge.bench.soak.leaving import leave_answers_on
 from liveedge.bench.soak.log import NAME, Log, read_log
-from liveedge.bench.soak.looking import look_on
+from liveedge.bench.soak.looking import look_at_rest, look_on
 from liveedge.bench.soak.options import OptionsInvalid, SoakOptions, from_json
 from liveedge.bench.soak.place import Place
 from liveedge.bench.soak.slow import read_slowly_on
@@ -42,6 +42,7 @@ FIRST_FRAMES_REAL_S = 60.0
 CHECK_S = 1.0  # real time between two looks at the parts
 SAY_EVERY_S = 60.0
 RESTART_S = 5.0
+REST_REAL_S = 10.0  # for what was in progress when everybody left
 STOP_WITHIN_S = 90.0  # longer than the longest wait for an answer
 # Pools of a size that this load fills; lines of the log that are worth a look.
 SERVER_FLAGS = (
@@ -180,11 +181,22 @@ def _soak(place: Place, check: Callable[[], None], say: Say) -> str:
                 place.fleet.open(slot, client)
             _wait_for_frames(place, client)
             place.log.write("ready", streams=[c.stream_id for c in place.fleet.cameras()])
-            return _run_parts(place, check, say)
+            reason = _run_parts(place, check, say)
+            place.real_clock.wait(threading.Event(), REST_REAL_S)
+            look_at_rest(place)
+            return reason
         finally:
             place.stopping.set()
-            for slot in range(len(place.fleet)):
-                place.fleet.end_publisher(slot)
+            _leave(place, client)
+
+
+def _leave(place: Place, client: Client) -> None:
+    """What is in the state folder of our own server stays: it is what the next segment restores."""
+    for slot in range(len(place.fleet)):
+        place.fleet.end_publisher(slot)
+        if place.options.url is not None:
+            with contextlib.suppress(Refused):
+                place.fleet.close(slot, client)
 
 
 def _clear(place: Place, client: Client) -> None:
