@@ -36,7 +36,7 @@ def look_at_rest(place: Place) -> None:
 
 def look(place: Place, http: httpx.Client, smi: str | None, *, what: str = "look") -> None:
     """One line with everything; with what could be had where the server did not answer."""
-    fields: dict[str, Any] = {}
+    fields: dict[str, Any] = {"machine": processes.machine()}
     if place.pid is not None:
         fields["processes"] = {
             role: [processes.as_json(one) for one in found]

@@ -70,6 +70,18 @@ def of_server(pid: int) -> dict[str, list[Taken]]:
     }
 
 
+def machine() -> Mapping[str, float]:
+    """How busy the machine is with everything that runs on it."""
+    ticks = [int(word) for word in (PROC / "stat").read_text().split("\n", 1)[0].split()[1:9]]
+    idle = ticks[3] + ticks[4]  # waiting for disks included
+    per_s = os.sysconf("SC_CLK_TCK")
+    return {
+        "load": round(os.getloadavg()[0], 2),
+        "busy_s": round((sum(ticks) - idle) / per_s, 1),
+        "idle_s": round(idle / per_s, 1),
+    }
+
+
 def engine_pid(server: int) -> int | None:
     """The engine that answers."""
     engines = of_server(server)["engine"]
