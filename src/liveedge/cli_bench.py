@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import sys
 import typing
 from collections.abc import Mapping
@@ -12,7 +13,9 @@ from typing import Any
 
 from liveedge.bench.soak.log import LogBroken
 from liveedge.bench.soak.options import OptionsInvalid, SoakOptions, differences
+from liveedge.bench.soak.page import html
 from liveedge.bench.soak.run import ServerFailed, begin, go_on, logged_options
+from liveedge.bench.soak.verdict import as_json, as_text, judged
 
 
 def add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -109,13 +112,19 @@ def _soak(options: argparse.Namespace) -> int:
     try:
         if options.report is None:
             _soak_in(options, asked)
-        return 0
+        folder: Path = options.out or options.resume or options.report
+        verdict = judged(folder)
     except (OptionsInvalid, LogBroken) as error:
         print(f"liveedge: {error}", file=sys.stderr)
         return 2
     except ServerFailed as error:
         print(f"liveedge: {error}", file=sys.stderr)
         return 1
+    (folder / "verdict.json").write_text(json.dumps(as_json(verdict), indent=1) + "\n")
+    (folder / "report.html").write_text(html(verdict))
+    print(as_text(verdict))
+    print(f"\nreport: {folder / 'report.html'}")
+    return verdict.status
 
 
 def _soak_in(options: argparse.Namespace, asked: Mapping[str, Any]) -> None:

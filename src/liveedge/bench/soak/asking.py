@@ -21,6 +21,7 @@ N_ASKERS = 4
 WAITING = 8  # questions due but not asked yet; one more is left out, and written down
 ON_FRAMES = ("door", "lamp", "person", "count", "display")
 ON_CLIPS = ("belt", "display_event")
+BELT_FPS = 2.0  # the movement of the belt cannot be seen in fewer pictures
 CLIP_EVERY = 4  # one question of so many is about a clip
 CLIPS = ((2.0, 2.0), (4.0, 1.0))  # seconds, and frames per second at most
 
@@ -35,15 +36,16 @@ class Question:
     media: dict[str, Any]
 
 
-def question(number: int, camera: Camera, n_cameras: int) -> Question:
+def question(number: int, camera: Camera, *, n_cameras: int, fps: float) -> Question:
     """The `number`th question: every kind about every camera, in turn."""
     turn = number // n_cameras
     if turn % CLIP_EVERY == CLIP_EVERY - 1:
         nth = turn // CLIP_EVERY
-        seconds, fps = CLIPS[nth % len(CLIPS)]
+        seconds, max_fps = CLIPS[nth % len(CLIPS)]
         start_ms = -round(seconds * 1000)
-        media = video_part(camera.stream_id, start_offset_ms=start_ms, max_fps=fps)
-        return Question(number, ON_CLIPS[nth % len(ON_CLIPS)], camera, media)
+        media = video_part(camera.stream_id, start_offset_ms=start_ms, max_fps=max_fps)
+        kinds = ON_CLIPS if fps >= BELT_FPS else ON_CLIPS[1:]
+        return Question(number, kinds[nth % len(kinds)], camera, media)
     kind = ON_FRAMES[turn % len(ON_FRAMES)]
     return Question(number, kind, camera, image_part(camera.stream_id, frame_index=-1))
 
@@ -60,7 +62,10 @@ def ask_on(place: Place) -> None:
             if camera is None or n_waiting >= WAITING:
                 place.log.write("unasked", number=number, reason="no stream" if camera is None else "late")
                 continue
-            pending.append(pool.submit(ask, place, question(number, camera, len(place.fleet))))
+            asked = question(
+                number, camera, n_cameras=len(place.fleet), fps=place.options.fps
+            )
+            pending.append(pool.submit(ask, place, asked))
 
 
 def ask(place: Place, asked: Question) -> None:

@@ -112,7 +112,7 @@ def _begun_s(found: Evidence, line: Line) -> float:
 
 def _server_errors(found: Evidence) -> Finding:
     """Statuses of 500 and above, and answers that broke off, whoever asked."""
-    requests = [*found.asks, *found.done.get("hostile", ()), *found.done.get("disconnect", ())]
+    requests = [*found.asks, *_misbehaved(found)]
     bad = [line for line in requests if _is_server_error(line)]
     unexplained = [
         line
@@ -123,6 +123,10 @@ def _server_errors(found: Evidence) -> Finding:
     return _counted("no error of the server without an injected fault", unexplained, says)
 
 
+def _misbehaved(found: Evidence) -> list[Line]:
+    return [line for act in ("hostile", "fill", "disconnect") for line in found.done.get(act, ())]
+
+
 def _is_server_error(line: Line) -> bool:
     status = line.get("status")
     broke_off = status == 200 and "code" in line
@@ -131,7 +135,7 @@ def _is_server_error(line: Line) -> bool:
 
 def _endless(found: Evidence) -> Finding:
     """No answer at all within a minute, or a connection that broke."""
-    requests = [*found.asks, *found.done.get("hostile", ()), *found.done.get("disconnect", ())]
+    requests = [*found.asks, *_misbehaved(found)]
     bad = [line for line in requests if line.get("status") == 0]
     return _counted("every request ends", bad, f"{len(bad)} of {len(requests)} had no answer")
 
@@ -277,7 +281,7 @@ def _ends_well(line: Line) -> bool:
 
 def _clients(found: Evidence) -> Finding:
     """Slow readers and hostile uploads were served, cut or refused; nobody else is told of them."""
-    bad = [line for act in ("slow", "hostile") for line in found.done.get(act, ()) if not line["ok"]]
+    bad = [line for act in ("slow", "hostile", "fill") for line in found.done.get(act, ()) if not line["ok"]]
     bad = [
         line
         for line in bad

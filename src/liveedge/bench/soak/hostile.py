@@ -7,6 +7,7 @@ import io
 import json
 import random
 import struct
+import threading
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -18,6 +19,8 @@ from liveedge.bench.soak.place import Act, Place
 from liveedge.bench.soak.raw import CHAT
 
 TIMEOUT_S = 60.0
+FILL_TIMEOUT_S = 120.0
+FILL_CLIENTS = 6  # more than the server has workers for uploads
 JSON_TYPE = {"Content-Type": "application/json"}
 
 
@@ -31,6 +34,31 @@ def attack_on(place: Place) -> None:
             act = Act(place, "hostile", number, name=name)
             try:
                 status = http.post(CHAT, content=bodies[name], headers=JSON_TYPE).status_code
+            except httpx.HTTPError as error:
+                act.done(ok=False, status=0, error=repr(error)[:200])
+            else:
+                act.done(ok=status < httpx.codes.INTERNAL_SERVER_ERROR, status=status)
+
+
+def fill_pools(place: Place) -> None:
+    """Every upload once from each of several clients at once: threads start, pools and heaps take the
+    size that they keep. It is no part of what is measured, but none of it may fail either."""
+    clients = [
+        threading.Thread(target=_attack_once, args=(place, number), name="soak-fill")
+        for number in range(FILL_CLIENTS)
+    ]
+    for client in clients:
+        client.start()
+    for client in clients:
+        client.join()
+
+
+def _attack_once(place: Place, number: int) -> None:
+    with httpx.Client(base_url=place.url, trust_env=False, timeout=FILL_TIMEOUT_S) as http:
+        for name, body in attacks(place.model).items():
+            act = Act(place, "fill", number, name=name)
+            try:
+                status = http.post(CHAT, content=body, headers=JSON_TYPE).status_code
             except httpx.HTTPError as error:
                 act.done(ok=False, status=0, error=repr(error)[:200])
             else:

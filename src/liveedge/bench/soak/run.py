@@ -22,7 +22,7 @@ from typing import Any
 from liveedge.bench.soak.asking import ask_on
 from liveedge.bench.soak.churn import flap_on, keep_alive_on, leave_on, lose_on
 from liveedge.bench.soak.fleet import Fleet
-from liveedge.bench.soak.hostile import attack_on
+from liveedge.bench.soak.hostile import attack_on, fill_pools
 from liveedge.bench.soak.killing import kill_on
 from liveedge.bench.soak.leaving import leave_answers_on
 from liveedge.bench.soak.log import NAME, Log, read_log
@@ -180,8 +180,11 @@ def _soak(place: Place, check: Callable[[], None], say: Say) -> str:
             for slot in range(len(place.fleet)):
                 place.fleet.open(slot, client)
             _wait_for_frames(place, client)
+            fill_pools(place)
             place.log.write("ready", streams=[c.stream_id for c in place.fleet.cameras()])
             reason = _run_parts(place, check, say)
+            for slot in range(len(place.fleet)):
+                place.fleet.end_publisher(slot)
             place.real_clock.wait(threading.Event(), REST_REAL_S)
             look_at_rest(place)
             return reason

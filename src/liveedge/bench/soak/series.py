@@ -16,9 +16,11 @@ from liveedge.bench.soak.options import SoakOptions
 
 Kind: TypeAlias = Literal["memory", "count", "time", "pool"]
 
-SETTLE_SEGMENT_S = 600.0
-SETTLE_SHARE = 0.25  # of a segment, where that is shorter
-SETTLE_LIFE_S = 120.0
+SETTLE_SHARE = 0.2  # of a segment
+SETTLE_MOST_S = 3600.0
+SETTLE_LIFE_S = 600.0  # of a process in another's place; a life that is shorter says nothing
+SETTLE_LIFE_REAL_S = 45.0  # at least: a new process imports for so long on a busy machine
+AFTER_KILL_S = 60.0  # the times of answers are not those of every day
 SPAN_S = 300.0  # percentiles of answers are over so long
 FEWEST_ANSWERS = 15
 MB = 1 << 20
@@ -68,7 +70,7 @@ class Segment:
     @property
     def settled_s(self) -> float:
         """From here on it counts."""
-        return self.ready_s + min(SETTLE_SEGMENT_S, SETTLE_SHARE * (self.end_s - self.ready_s))
+        return self.ready_s + min(SETTLE_MOST_S, SETTLE_SHARE * (self.end_s - self.ready_s))
 
 
 def segments(lines: Sequence[Line]) -> list[Segment]:
@@ -111,7 +113,8 @@ class Gathering:
         group = (segment.number, life)
         first_s = self._births.setdefault((segment.number, (name, life)), at_s)
         is_first_life = first_s < segment.settled_s
-        settled_s = segment.settled_s if is_first_life else first_s + SETTLE_LIFE_S
+        life_s = max(SETTLE_LIFE_S, SETTLE_LIFE_REAL_S * self._options.speed)
+        settled_s = segment.settled_s if is_first_life else first_s + life_s
         series = self.found.setdefault(name, Series(name, kind, unit))
         series.add(at_s, value, group, settled=at_s >= settled_s)
 
@@ -214,7 +217,7 @@ def _answers(gathering: Gathering, lines: Sequence[Line], kills: Sequence[float]
     for line in lines:
         if line["what"] == "ask" and line["status"] == 200 and "ttft_ms" in line:
             begun_s = float(line["begun_s"])
-            if not any(-1 <= begun_s - at_s <= SETTLE_LIFE_S / 2 for at_s in kills):
+            if not any(-1 <= begun_s - at_s <= AFTER_KILL_S for at_s in kills):
                 spans.setdefault(int(begun_s / SPAN_S), []).append(line["ttft_ms"])
     for span, found in sorted(spans.items()):
         if len(found) >= FEWEST_ANSWERS:
