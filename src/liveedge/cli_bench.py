@@ -74,7 +74,10 @@ def add_soak(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--resume", type=Path, metavar="FOLDER", help="go on with what is left of the one there"
     )
     where.add_argument(
-        "--report", type=Path, metavar="FOLDER", help="judge what its log holds so far; runs nothing"
+        "--report",
+        type=Path,
+        metavar="FOLDER",
+        help="judge what its log holds so far; runs nothing",
     )
     kinds = typing.get_type_hints(SoakOptions)
     for field in dataclasses.fields(SoakOptions):

@@ -60,11 +60,11 @@ def ask_on(place: Place) -> None:
             camera = place.fleet.camera(number)
             n_waiting = len(pending) - N_ASKERS
             if camera is None or n_waiting >= WAITING:
-                place.log.write("unasked", number=number, reason="no stream" if camera is None else "late")
+                place.log.write(
+                    "unasked", number=number, reason="no stream" if camera is None else "late"
+                )
                 continue
-            asked = question(
-                number, camera, n_cameras=len(place.fleet), fps=place.options.fps
-            )
+            asked = question(number, camera, n_cameras=len(place.fleet), fps=place.options.fps)
             pending.append(pool.submit(ask, place, asked))
 
 

@@ -49,13 +49,17 @@ class _Axes:
         return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share
 
 
-def chart(title: str, unit: str, drawn: Sequence[Drawn], *, end_s: float, marks: Sequence[Mark]) -> str:
+def chart(
+    title: str, unit: str, drawn: Sequence[Drawn], *, end_s: float, marks: Sequence[Mark]
+) -> str:
     """A chart with axes and a legend; empty where there is nothing to draw."""
     lines = [line for line in drawn if line.points]
     if not lines:
         return ""
     values = [value for line in lines for _, value, _ in line.points]
-    ticks = nice_ticks(min(0.0, *values) if min(values) < max(values) / 3 else min(values), max(values))
+    ticks = nice_ticks(
+        min(0.0, *values) if min(values) < max(values) / 3 else min(values), max(values)
+    )
     axes = _Axes(end_s, ticks[0], ticks[-1])
     parts = [*_grid(axes, ticks), *_hours(axes), *_marked(axes, marks)]
     for number, line in enumerate(lines):
@@ -74,9 +78,9 @@ def chart(title: str, unit: str, drawn: Sequence[Drawn], *, end_s: float, marks:
     )
 
 
-def spark(settling: Sequence[tuple[float, float]], points: Sequence[Point], *, end_s: float) -> str:
+def spark(settling: Sequence[Point], points: Sequence[Point], *, end_s: float) -> str:
     """A small line without axes; what is not judged is pale."""
-    values = [value for _, value in settling] + [value for _, value, _ in points]
+    values = [value for _, value, _ in [*settling, *points]]
     if not values:
         return ""
     low, high = min(values), max(values)
@@ -88,7 +92,7 @@ def spark(settling: Sequence[tuple[float, float]], points: Sequence[Point], *, e
 
     pale = "".join(
         f'<circle class="pale" cx="{x}" cy="{y}" r="1"/>'
-        for x, y in (place(*point).split(",") for point in _thin(settling))
+        for x, y in (place(at_s, value).split(",") for at_s, value, _ in _thin(settling))
     )
     dots = "".join(
         f'<circle class="dot" cx="{x}" cy="{y}" r="1"/>'

@@ -78,9 +78,7 @@ def evidence(lines: Sequence[Line], options: SoakOptions) -> Evidence:
     )
 
 
-def _faults(
-    begun: Sequence[Line], done: Sequence[Line], speed: float
-) -> list[tuple[float, float]]:
+def _faults(begun: Sequence[Line], done: Sequence[Line], speed: float) -> list[tuple[float, float]]:
     ends = {line["number"]: float(line["at_s"]) for line in done}
     grace_s = GRACE_REAL_S * speed
     return [
@@ -115,9 +113,7 @@ def _server_errors(found: Evidence) -> Finding:
     requests = [*found.asks, *_misbehaved(found)]
     bad = [line for line in requests if _is_server_error(line)]
     unexplained = [
-        line
-        for line in bad
-        if not _is_explained(found, _begun_s(found, line), float(line["at_s"]))
+        line for line in bad if not _is_explained(found, _begun_s(found, line), float(line["at_s"]))
     ]
     says = f"{len(bad)} in {len(requests)} requests, {len(bad) - len(unexplained)} of them while the engine was killed"
     return _counted("no error of the server without an injected fault", unexplained, says)
@@ -203,9 +199,7 @@ def _counts(counted: Counter[str]) -> str:
 def _lost_streams(found: Evidence) -> Finding:
     """404 and the like about cameras that nobody has taken away."""
     left = {line.get("stream") for line in found.begun.get("leave", ())}
-    joined = {
-        str(line.get("joined")): float(line["at_s"]) for line in found.done.get("leave", ())
-    }
+    joined = {str(line.get("joined")): float(line["at_s"]) for line in found.done.get("leave", ())}
     bad = [
         line
         for line in found.asks
@@ -213,7 +207,9 @@ def _lost_streams(found: Evidence) -> Finding:
         and line["stream"] not in left
         and not float(line["begun_s"]) <= joined.get(line["stream"], -math.inf) + JOIN_S
     ]
-    bad += [line for line in found.lines if line["what"] == "keepalive" and line["stream"] not in left]
+    bad += [
+        line for line in found.lines if line["what"] == "keepalive" and line["stream"] not in left
+    ]
     return _counted("cameras stay until they leave", bad, f"{len(found.asks)} questions about them")
 
 
@@ -224,7 +220,9 @@ def _cameras(found: Evidence) -> Finding:
     """Every camera that came, fell silent or flapped is live again."""
     acts = [line for act in ("leave", "loss", "flap") for line in found.done.get(act, ())]
     bad = [line for line in acts if not line["ok"]]
-    counted = ", ".join(f"{len(found.done.get(act, ()))} {act}" for act in ("leave", "loss", "flap"))
+    counted = ", ".join(
+        f"{len(found.done.get(act, ()))} {act}" for act in ("leave", "loss", "flap")
+    )
     back = [float(line["back_s"]) for line in acts if line.get("back_s") is not None]
     says = f"{counted}; back within {max(back, default=0):.1f} s of stream time"
     if not acts:
@@ -267,9 +265,11 @@ def _watches(found: Evidence) -> Finding:
     bad = [
         line
         for line in watches
-        if not _is_explained(found, _begun_s(found, line), float(line["at_s"]))
-        and (not line["ok"] or not _ends_well(line))
-        or line.get("events", {}).get("out of order")
+        if line.get("events", {}).get("out of order")
+        or (
+            not (line["ok"] and _ends_well(line))
+            and not _is_explained(found, _begun_s(found, line), float(line["at_s"]))
+        )
     ]
     events = Counter(line["kind"] for line in found.lines if line["what"] == "watch")
     return _counted("watches", bad, f"{len(watches)} watches: {_counts(events)}")
@@ -281,11 +281,14 @@ def _ends_well(line: Line) -> bool:
 
 def _clients(found: Evidence) -> Finding:
     """Slow readers and hostile uploads were served, cut or refused; nobody else is told of them."""
-    bad = [line for act in ("slow", "hostile", "fill") for line in found.done.get(act, ()) if not line["ok"]]
     bad = [
         line
-        for line in bad
-        if not _is_explained(found, _begun_s(found, line), float(line["at_s"]))
+        for act in ("slow", "hostile", "fill")
+        for line in found.done.get(act, ())
+        if not line["ok"]
+    ]
+    bad = [
+        line for line in bad if not _is_explained(found, _begun_s(found, line), float(line["at_s"]))
     ]
     counted = ", ".join(
         f"{len(found.done.get(act, ()))} {act}" for act in ("slow", "hostile", "disconnect")

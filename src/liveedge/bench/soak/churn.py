@@ -30,14 +30,19 @@ def leave_on(place: Place) -> None:
 def replace(place: Place, client: Client, number: int, slot: int) -> None:
     before = place.fleet.camera(slot)
     act = Act(place, "leave", number, slot=slot, stream=before.stream_id if before else None)
+    trouble: dict[str, Any] = {}
     try:
         place.fleet.close(slot, client)
+    except Refused as error:  # it was gone already: another one comes all the same
+        trouble = refused(error)
+    try:
         camera = place.fleet.open(slot, client)
     except Refused as error:
         act.done(ok=False, **refused(error))
         return
     back_s = until_live(place, client, camera.stream_id, -1)
-    act.done(ok=back_s is not None, joined=camera.stream_id, kind=camera.kind, live_s=back_s)
+    ok = back_s is not None and not trouble
+    act.done(ok=ok, joined=camera.stream_id, kind=camera.kind, live_s=back_s, **trouble)
 
 
 def lose_on(place: Place) -> None:
@@ -106,7 +111,9 @@ def state(client: Client, stream_id: str) -> dict[str, Any]:
         return {}
 
 
-def until_live(place: Place, client: Client, stream_id: str, after_index: int) -> float | None:
+def until_live(
+    place: Place, client: Client, stream_id: str, after_index: int | None
+) -> float | None:
     """Stream seconds until the camera is back; None where it is not in time."""
     began_s = place.now_s
     limit_s = max(BACK_WITHIN_S, BACK_REAL_S * place.options.speed)

@@ -89,11 +89,12 @@ class Fleet:
     """As many cameras as there are slots; one that leaves makes room for another."""
 
     def __init__(self, url: str, options: SoakOptions, *, first_seed: int) -> None:
-        kinds: list[Kind] = [
-            *("sim" for _ in range(options.sim_streams)),
-            *("push" for _ in range(options.push_streams)),
-            *("whip" for _ in range(options.whip_streams)),
-        ]
+        wanted: Mapping[Kind, int] = {
+            "sim": options.sim_streams,
+            "push": options.push_streams,
+            "whip": options.whip_streams,
+        }
+        kinds = [kind for kind, n in wanted.items() for _ in range(n)]
         self._url = url
         self._options = options
         self._slots = [_Slot(kind) for kind in kinds]
@@ -153,9 +154,11 @@ class Fleet:
         """The camera leaves: its stream is deleted. Raises Refused."""
         place = self._slots[slot]
         camera, place.camera = place.camera, None
-        if camera is not None:
-            client.delete_stream(camera.stream_id)
-        self.end_publisher(slot)
+        try:
+            if camera is not None:
+                client.delete_stream(camera.stream_id)
+        finally:
+            self.end_publisher(slot)
 
     def end_publisher(self, slot: int) -> None:
         place = self._slots[slot]

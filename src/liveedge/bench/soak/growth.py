@@ -46,7 +46,7 @@ def _growth(series: Series, found: Slope | None, tolerance: float) -> tuple[Grow
         return "undecided", "too few points after the settling"
     rate = f"{found.per_h:+.3g} ({found.low:+.3g} to {found.high:+.3g}){unit} per hour"
     if series.is_bounded and found.high > tolerance:
-        return _pool(series, found, rate, unit)
+        return _pool(series, rate, unit)
     if found.high <= tolerance:
         return "flat", f"{rate}, below {tolerance:.3g}"
     if found.low > tolerance:
@@ -56,7 +56,7 @@ def _growth(series: Series, found: Slope | None, tolerance: float) -> tuple[Grow
     return "undecided", f"{rate}: whether below {tolerance:.3g} takes {needed} to tell"
 
 
-def _pool(series: Series, found: Slope, rate: str, unit: str) -> tuple[Growth, str]:
+def _pool(series: Series, rate: str, unit: str) -> tuple[Growth, str]:
     """What has a bound may fill up to it; above it, it leaks."""
     most = max((value for _, value, _ in series.points), default=0.0)
     if series.bound is None:

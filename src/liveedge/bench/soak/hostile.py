@@ -7,9 +7,9 @@ import io
 import json
 import random
 import struct
-import threading
 import zlib
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -43,14 +43,9 @@ def attack_on(place: Place) -> None:
 def fill_pools(place: Place) -> None:
     """Every upload once from each of several clients at once: threads start, pools and heaps take the
     size that they keep. It is no part of what is measured, but none of it may fail either."""
-    clients = [
-        threading.Thread(target=_attack_once, args=(place, number), name="soak-fill")
-        for number in range(FILL_CLIENTS)
-    ]
-    for client in clients:
-        client.start()
-    for client in clients:
-        client.join()
+    with ThreadPoolExecutor(FILL_CLIENTS, thread_name_prefix="soak-fill") as pool:
+        for done in [pool.submit(_attack_once, place, n) for n in range(FILL_CLIENTS)]:
+            done.result()
 
 
 def _attack_once(place: Place, number: int) -> None:

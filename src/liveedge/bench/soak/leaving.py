@@ -62,7 +62,7 @@ def story(model: str, stream_id: str) -> Mapping[str, Any]:
     }
 
 
-def _in_the_answer(connection: Any, words: bytes, place: Place, chance: Random) -> bytes:
+def _in_the_answer(connection: Any, words: bytes, _place: Place, _chance: Random) -> bytes:
     connection.sendall(words)
     return raw.read_until(connection, CONTENT)
 

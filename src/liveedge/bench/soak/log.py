@@ -28,7 +28,7 @@ class Log:
     def __init__(self, path: Path, *, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
         self._lock = threading.Lock()
-        half = path.exists() and not path.read_bytes()[-1:] in (b"", b"\n")
+        half = path.exists() and path.read_bytes()[-1:] not in (b"", b"\n")
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         if half:
             os.write(self._fd, b"\n")

@@ -60,7 +60,9 @@ class SoakOptions:
                 " sim_streams, push_streams and whip_streams together"
             )
         if self.sim_streams < 1:
-            raise OptionsInvalid("sim_streams is 0: one simulated camera is what kills are timed by")
+            raise OptionsInvalid(
+                "sim_streams is 0: one simulated camera is what kills are timed by"
+            )
         if self.url is not None and (self.speed != 1.0 or self.serve_flags or self.model):
             raise OptionsInvalid(
                 "speed, model and serve_flags are of a server that is started here; leave them out"

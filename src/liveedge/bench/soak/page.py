@@ -65,8 +65,7 @@ def html(found: Verdict) -> str:
         "<h2>What grows</h2>",
         *_growths(found.growths, end_s),
         "<h2>Over time</h2>",
-        f"<p class='soft'>Horizontal: hours of stream time{_accelerated(found)}. Dashed: the engine was"
-        " killed. Lines break where a process or the server began anew.</p>",
+        _axis_says(found),
         *_charts(found, all_series, end_s),
         "<h2>How this was computed</h2>",
         *_method(),
@@ -79,6 +78,13 @@ def html(found: Verdict) -> str:
         f"<title>Soak: {OUTCOMES[found.outcome]}</title><style>{STYLE}</style></head><body>"
         + "\n".join(parts)
         + "</body></html>\n"
+    )
+
+
+def _axis_says(found: Verdict) -> str:
+    return (
+        f"<p class='soft'>Horizontal: hours of stream time{_accelerated(found)}. Dashed: the engine"
+        " was killed. Lines break where a process or the server began anew.</p>"
     )
 
 
@@ -111,13 +117,18 @@ def _tiles(found: Verdict, end_s: float) -> Iterator[str]:
         (f"{end_s / 3600:.2f} h", f"of stream time{_accelerated(found)}"),
         (f"{end_s / 3600 / found.options.speed:.2f} h", "of real time"),
         (f"{len(found.evidence.asks):,}", "questions"),
-        (f"{quantile(ttft, 0.5):.0f} / {quantile(ttft, 0.95):.0f} ms", "first token p50 / p95, real"),
+        (
+            f"{quantile(ttft, 0.5):.0f} / {quantile(ttft, 0.95):.0f} ms",
+            "first token p50 / p95, real",
+        ),
         (f"{len(found.evidence.begun.get('kill', ()))}", "engine kills"),
         (f"{max(kills, default=0.0):.1f} s", "longest recovery, real"),
         (f"{quantile(loads, 0.5):.1f}", "load of the machine, median"),
     ]
     yield "<div class='tiles'>"
-    yield from (f"<div><b>{value}</b><span class='soft'>{what}</span></div>" for value, what in tiles)
+    yield from (
+        f"<div><b>{value}</b><span class='soft'>{what}</span></div>" for value, what in tiles
+    )
     yield "</div>"
 
 
@@ -159,12 +170,18 @@ def _charts(found: Verdict, known: dict[str, Series], end_s: float) -> Iterator[
 
     own = [f"{role}: memory of its own" for role in ROLES]
     resident = [f"{role}: resident memory" for role in ROLES]
-    held = [f"{role}: {what}" for what in ("descriptors", "threads") for role in ("server", "engine")]
+    held = [
+        f"{role}: {what}" for what in ("descriptors", "threads") for role in ("server", "engine")
+    ]
     for title, unit, drawn in (
         ("Memory of the processes' own", "MB", of(*own)),
         ("Resident memory, pages of files included", "MB", of(*resident)),
         ("Descriptors and threads", "number", of(*held)),
-        ("Age of the newest frames of live cameras", "ms of stream time", of("age of the newest frames")),
+        (
+            "Age of the newest frames of live cameras",
+            "ms of stream time",
+            of("age of the newest frames"),
+        ),
         ("First token", "ms, real time", of("first token p50 (real)", "first token p95 (real)")),
         ("Time between tokens", "ms, real time", of("time between tokens (real)")),
         ("Busy cores and load of the whole machine", "cores", _busy(found)),
@@ -174,8 +191,7 @@ def _charts(found: Verdict, known: dict[str, Series], end_s: float) -> Iterator[
 
 def _all_points(one: Series) -> list[tuple[float, float, Any]]:
     """With those that were settling, each in its place."""
-    settling = [(at_s, value, "settling") for at_s, value in one.settling]
-    return sorted([*settling, *one.points], key=lambda point: point[0])
+    return sorted([*one.settling, *one.points], key=lambda point: point[0])
 
 
 def _busy(found: Verdict) -> list[Drawn]:

@@ -36,7 +36,7 @@ def taken(pid: int) -> Taken | None:
     try:
         stat = (folder / "stat").read_text().rpartition(")")[2].split()
         status = (folder / "status").read_text()
-        n_fds = len(os.listdir(folder / "fd"))
+        n_fds = sum(1 for _ in (folder / "fd").iterdir())
     except OSError:
         return None
     kb = {name: int(value) for name, value in _KB.findall(status)}

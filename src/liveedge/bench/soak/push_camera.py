@@ -16,6 +16,7 @@ import httpx
 from PIL import Image
 
 from liveedge.core.clock import Clock, clock_at
+from liveedge.core.tasks import OwnedThread
 from liveedge.sim.render import Renderer
 from liveedge.sim.scene import Workcell
 
@@ -47,12 +48,12 @@ def parse(words: list[str]) -> Words:
 def end_with_stdin() -> None:
     """End this process where the one that started it has ended or closes the pipe."""
 
-    def wait() -> None:
+    def wait(_stopping: threading.Event) -> None:
         while os.read(STDIN, 4096):
             pass
         os._exit(0)
 
-    threading.Thread(target=wait, name="stdin", daemon=True).start()
+    OwnedThread("soak-stdin", wait).start()
 
 
 def push(words: Words, clock: Clock, http: httpx.Client, stopping: threading.Event) -> None:
@@ -63,13 +64,13 @@ def push(words: Words, clock: Clock, http: httpx.Client, stopping: threading.Eve
     path = f"/v1beta/streams/{words.stream_id}/frames"
     began_s = clock.monotonic_s()
     number, forget_at_s = 0, FORGET_EVERY_S
-    while not clock.wait(
-        stopping, max(0.0, began_s + number / words.fps - clock.monotonic_s())
-    ):
+    while not clock.wait(stopping, max(0.0, began_s + number / words.fps - clock.monotonic_s())):
         t_s = number / words.fps
         body = _jpeg(renderer, number, t_s, clock.wall_ms())
         try:
-            status = http.post(path, content=body, headers={"Content-Type": "image/jpeg"}).status_code
+            status = http.post(
+                path, content=body, headers={"Content-Type": "image/jpeg"}
+            ).status_code
         except httpx.HTTPError:
             status = 0
         if status in GONE:

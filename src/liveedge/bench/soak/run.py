@@ -58,7 +58,9 @@ def begin(folder: Path, options: SoakOptions) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / NAME
     if path.exists():
-        raise OptionsInvalid(f"{path} is there already: go on with --resume {folder}, or name another")
+        raise OptionsInvalid(
+            f"{path} is there already: go on with --resume {folder}, or name another"
+        )
     log = Log(path, now_s=lambda: 0.0)
     log.write("soak", options=options.as_json(), environment=environment())
     log.close()
@@ -134,7 +136,11 @@ class _Server:
         self.check: Callable[[], None] = started.check if started else lambda: None
         self.told: Mapping[str, Any] = {
             "pid": pid,
-            **({"process_ms": round(started.process_ms), "model_ms": round(started.model_ms)} if started else {}),
+            **(
+                {"process_ms": round(started.process_ms), "model_ms": round(started.model_ms)}
+                if started
+                else {}
+            ),
         }
 
 
@@ -176,11 +182,11 @@ def _soak(place: Place, check: Callable[[], None], say: Say) -> str:
     """All parts, until the time is over; why it ended."""
     with place.client() as client:
         _clear(place, client)
+        fill_pools(place)  # takes longer than a lease, and nobody renews one yet
         try:
             for slot in range(len(place.fleet)):
                 place.fleet.open(slot, client)
             _wait_for_frames(place, client)
-            fill_pools(place)
             place.log.write("ready", streams=[c.stream_id for c in place.fleet.cameras()])
             reason = _run_parts(place, check, say)
             for slot in range(len(place.fleet)):
@@ -282,7 +288,11 @@ def _crashed(place: Place, name: str, error: BaseException) -> None:
 def progress(place: Place) -> str:
     """A line for people; accelerated time is called so."""
     hours, of = place.now_s / 3600, place.options.hours
-    kind = "" if place.options.speed == 1.0 else f" of stream time, {place.options.speed:g}x accelerated"
+    kind = (
+        ""
+        if place.options.speed == 1.0
+        else f" of stream time, {place.options.speed:g}x accelerated"
+    )
     return f"{hours:.2f} of {of:g} hours{kind}"
 
 

@@ -6,6 +6,7 @@ first of each life of a process that took another's place: caches, rings and poo
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +27,15 @@ FEWEST_ANSWERS = 15
 MB = 1 << 20
 PREFIX = "liveedge_"
 # Constant, told elsewhere, or what the churn itself makes.
-LEFT_OUT = ("build_info", "clock_speed", "planned_bytes", "process_resident", "keys", "tls_")
+LEFT_OUT = (
+    "build_info",
+    "model_ready",
+    "clock_speed",
+    "planned_bytes",
+    "process_resident",
+    "keys",
+    "tls_",
+)
 # What an engine holds ends with its process.
 OF_ENGINE = ("kv_", "encoder_cache_", "frame_loads", "patch_bytes", "num_requests", "sessions_used")
 # Pools with a bound: filling one is what it is for. The gauge that tells the bound, if there is one.
@@ -48,7 +57,9 @@ class Series:
     kind: Kind
     unit: str
     points: list[tuple[float, float, object]] = field(default_factory=list)  # settled
-    settling: list[tuple[float, float]] = field(default_factory=list)  # left out of the slope
+    settling: list[tuple[float, float, object]] = field(
+        default_factory=list
+    )  # left out of the slope
     bound: float | None = None  # of a pool: the most that it may hold
     is_bounded: bool = False
 
@@ -56,7 +67,7 @@ class Series:
         if settled:
             self.points.append((at_s, value, group))
         else:
-            self.settling.append((at_s, value))
+            self.settling.append((at_s, value, group))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +179,9 @@ def _gauges(gathering: Gathering, look: Line) -> None:
             continue
         is_bytes = "_bytes" in name
         scale = MB if is_bytes else 1
-        kind: Kind = "pool" if _bound_key(name) or name in BOUNDS else "memory" if is_bytes else "count"
+        kind: Kind = (
+            "pool" if _bound_key(name) or name in BOUNDS else "memory" if is_bytes else "count"
+        )
         gathering.add(
             name,
             kind,
@@ -180,7 +193,8 @@ def _gauges(gathering: Gathering, look: Line) -> None:
         if kind == "pool" and name in gathering.found:
             bound = gauges.get(PREFIX + (_bound_key(name) or ""))
             gathering.found[name].is_bounded = True
-            gathering.found[name].bound = None if bound is None else bound / scale
+            if bound is not None:  # 0 while an engine is being started
+                gathering.found[name].bound = max(gathering.found[name].bound or 0.0, bound / scale)
 
 
 def _bound_key(name: str) -> str | None:
@@ -203,7 +217,7 @@ def _ages(gathering: Gathering, look: Line) -> None:
 
 def _steps(gathering: Gathering, looks: Sequence[Line], speed: float) -> None:
     """Time between two tokens since the look before, in real time."""
-    for before, look in zip(looks, looks[1:], strict=False):
+    for before, look in itertools.pairwise(looks):
         first, last = before.get("totals", {}), look.get("totals", {})
         n = last.get(STEP_COUNT, 0.0) - first.get(STEP_COUNT, 0.0)
         if n > 0:
@@ -241,7 +255,7 @@ def quantile(found: Iterable[float], share: float) -> float:
 def cores(lines: Sequence[Line], speed: float) -> Iterator[tuple[float, Mapping[str, float]]]:
     """Cores that each role kept busy between two looks, by stream time."""
     looks = [line for line in lines if line["what"] == "look"]
-    for before, look in zip(looks, looks[1:], strict=False):
+    for before, look in itertools.pairwise(looks):
         real_s = (look["at_s"] - before["at_s"]) / speed
         if real_s > 0:
             yield look["at_s"], _cores(before, look, real_s)

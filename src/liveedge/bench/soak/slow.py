@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from liveedge.bench.soak import raw
 from liveedge.bench.soak.place import Act, Place
 from liveedge.bench.soak.watching import Watched
+from liveedge.core.tasks import OwnedThread
 
 RECEIVE_BYTES = 4096
 TRICKLE_BYTES = 64
@@ -18,21 +20,19 @@ WAYS = ("preview unread", "events unread", "preview trickle", "events trickle")
 def read_slowly_on(place: Place, watched: Watched) -> None:
     """One more reader at each moment; each stays a while."""
     room = threading.BoundedSemaphore(AT_ONCE)
-    readers: list[threading.Thread] = []
+    readers: list[OwnedThread] = []
     for number in place.ticks("slow", place.options.slow_every_s):
-        readers = [reader for reader in readers if reader.is_alive()]
+        readers = [reader for reader in readers if reader.alive]
         way = WAYS[number % len(WAYS)]
         path = _path(place, watched, number, way)
         if path is None or not room.acquire(blocking=False):
             place.log.write("skipped", part="slow", number=number)
             continue
-        reader = threading.Thread(
-            target=_read, args=(place, room, number, way, path), name="soak-slow", daemon=True
-        )
+        reader = OwnedThread("soak-slow", _reader(place, room, number, way, path))
         reader.start()
         readers.append(reader)
     for reader in readers:
-        reader.join()
+        reader.stop(raw.TIMEOUT_S)
 
 
 def _path(place: Place, watched: Watched, number: int, way: str) -> str | None:
@@ -43,9 +43,16 @@ def _path(place: Place, watched: Watched, number: int, way: str) -> str | None:
     return None if camera is None else f"/v1beta/streams/{camera.stream_id}/preview.mjpeg?fps=5"
 
 
-def _read(
+def _reader(
     place: Place, room: threading.BoundedSemaphore, number: int, way: str, path: str
-) -> None:
+) -> Callable[[threading.Event], None]:
+    def read(_stopping: threading.Event) -> None:
+        _read(place, room, number, way, path)
+
+    return read
+
+
+def _read(place: Place, room: threading.BoundedSemaphore, number: int, way: str, path: str) -> None:
     act = Act(place, "slow", number, way=way)
     try:
         with raw.connect(place.url, receive_bytes=RECEIVE_BYTES) as connection:

@@ -74,7 +74,9 @@ def server_logs(folder: Path) -> Finding:
     paths = sorted(folder.glob(SERVER_LOGS))
     for path in paths:
         text = path.read_text(encoding="utf-8", errors="replace")
-        bad += [f"{path.name}: {text[m.start() : m.start() + 120]!r}" for m in _TRACEBACK.finditer(text)]
+        bad += [
+            f"{path.name}: {text[m.start() : m.start() + 120]!r}" for m in _TRACEBACK.finditer(text)
+        ]
     what = "no crash in the server's log"
     if bad:
         return Finding(what, "fail", f"{len(bad)}: {'; '.join(bad[:SHOWN])}")

@@ -122,7 +122,9 @@ def _write(place: Place, name: str, kind: str, data: dict[str, Any]) -> None:
     place.log.write("watch", name=name, kind=kind, **told)
 
 
-def _events(http: httpx.Client, watch_id: str, last: int) -> Iterator[tuple[int, str, dict[str, Any]]]:
+def _events(
+    http: httpx.Client, watch_id: str, last: int
+) -> Iterator[tuple[int, str, dict[str, Any]]]:
     """Number, kind and data of each event; the number of all after the first one rises by one."""
     headers = {"Last-Event-ID": str(last)} if last else {}
     with http.stream("GET", f"/v1beta/watches/{watch_id}/events", headers=headers) as response:

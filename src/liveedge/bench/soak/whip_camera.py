@@ -36,7 +36,7 @@ def main() -> int:
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    sys.stderr.write(f"{text}\n")
 
 
 if __name__ == "__main__":
