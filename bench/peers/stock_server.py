@@ -1,9 +1,10 @@
 """Stock transformers behind the same HTTP face as the other servers.
 
-    python bench/peers/stock_server.py MODEL --port 8003
+    PYTHONPATH=src:bench python -m peers.stock_server MODEL --port 8003
 
-Used as its documentation says: the processor, then `generate`, float32, one question at a time. It
-keeps nothing between questions, because stock transformers does not.
+Used as its documentation says: the processor, then `generate`, float32. It keeps nothing between
+questions, because stock transformers does not. Connections are many, answers one at a time: who
+asks meanwhile waits for a lock. A client that leaves ends its answer at the next token.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ import argparse
 import base64
 import io
 import json
+import threading
+import time
+from collections.abc import Callable
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +27,43 @@ import transformers
 from PIL import Image
 from transformers.video_utils import VideoMetadata
 
+from peers.names import model_id
+
+N_TOKENS = 256  # of an answer whose question sets no bound
+N_WAITING = 128  # connections that the system keeps before they are accepted
+
+
+class Pieces:
+    """What `generate` calls with every token: text goes on as soon as its characters are whole.
+
+    The streamers of transformers hold back each word until the next one begins, which would make
+    every first token late.
+    """
+
+    def __init__(self, tokenizer: Any, say: Callable[[str], None]) -> None:
+        self._tokenizer = tokenizer
+        self._say = say
+        self._tokens: list[int] = []
+        self._said = ""
+        self._prompt_seen = False
+
+    def put(self, value: Any) -> None:
+        if not self._prompt_seen:  # the first call brings the prompt
+            self._prompt_seen = True
+            return
+        self._tokens += value.flatten().tolist()
+        text = self._tokenizer.decode(self._tokens, skip_special_tokens=True)
+        if not text.endswith("\N{REPLACEMENT CHARACTER}"):
+            self._pass_on(text)
+
+    def end(self) -> None:
+        self._pass_on(self._tokenizer.decode(self._tokens, skip_special_tokens=True))
+
+    def _pass_on(self, text: str) -> None:
+        new, self._said = text[len(self._said) :], text
+        if new:
+            self._say(new)
+
 
 class Model:
     """One checkpoint."""
@@ -30,33 +71,39 @@ class Model:
     def __init__(self, folder: Path, *, fps: float) -> None:
         library: Any = transformers  # ships few types
         library.logging.set_verbosity_error()
-        self.name = folder.name
+        self.name = model_id(folder)
         self._fps = fps
+        self._turn = threading.Lock()
         self._processor: Any = library.AutoProcessor.from_pretrained(folder)
         self._model: Any = library.AutoModelForImageTextToText.from_pretrained(
             folder, dtype=torch.float32
         ).eval()
 
-    def answer(self, messages: list[dict[str, Any]], n_tokens: int) -> tuple[str, int, int]:
-        """(text, tokens read, tokens written)."""
+    def answer(
+        self, messages: list[dict[str, Any]], n_tokens: int, say: Callable[[str], None]
+    ) -> tuple[int, int]:
+        """(tokens read, tokens written); the text goes to `say` in pieces."""
         media: dict[str, list[Any]] = {"images": [], "videos": []}
         shown = [{**message, "content": _shown(message["content"], media)} for message in messages]
         text = self._processor.apply_chat_template(
             shown, add_generation_prompt=True, tokenize=False
         )
-        inputs = self._processor(
-            text=[text],
-            return_tensors="pt",
-            do_sample_frames=False,
-            video_metadata=[self._metadata(len(video)) for video in media["videos"]] or None,
-            **{kind: given for kind, given in media.items() if given},
-        )
-        with torch.inference_mode():
-            out = self._model.generate(**inputs, max_new_tokens=n_tokens, do_sample=False)
+        with self._turn, torch.inference_mode():
+            inputs = self._processor(
+                text=[text],
+                return_tensors="pt",
+                do_sample_frames=False,
+                video_metadata=[self._metadata(len(video)) for video in media["videos"]] or None,
+                **{kind: given for kind, given in media.items() if given},
+            )
+            out = self._model.generate(
+                **inputs,
+                max_new_tokens=n_tokens,
+                do_sample=False,
+                streamer=Pieces(self._processor.tokenizer, say),
+            )
         n_read = inputs["input_ids"].shape[1]
-        written = out[0, n_read:]
-        decoded = self._processor.tokenizer.decode(written, skip_special_tokens=True)
-        return decoded, n_read, len(written)
+        return n_read, out.shape[1] - n_read
 
     def _metadata(self, n_frames: int) -> VideoMetadata:
         return VideoMetadata(
@@ -87,25 +134,84 @@ def _pictures(url: str) -> list[Image.Image]:
     return [Image.open(io.BytesIO(base64.b64decode(one))).convert("RGB") for one in encoded]
 
 
+def _usage(n_read: int, n_written: int) -> dict[str, int]:
+    return {
+        "prompt_tokens": n_read,
+        "completion_tokens": n_written,
+        "total_tokens": n_read + n_written,
+    }
+
+
 def handler(model: Model) -> type[BaseHTTPRequestHandler]:
     """The class of a server's connections."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"  # connections are kept
+        disable_nagle_algorithm = True  # or a small chunk waits for the receipt of the one before
 
         def do_GET(self) -> None:
-            found = {"/health": {}, "/v1/models": {"data": [{"id": model.name}]}}.get(self.path)
+            listed = {"object": "list", "data": [{"id": model.name, "object": "model"}]}
+            found = {"/health": {}, "/v1/models": listed}.get(self.path)
             self._send(HTTPStatus.OK if found is not None else HTTPStatus.NOT_FOUND, found or {})
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            text, n_read, n_written = model.answer(body["messages"], body["max_tokens"])
-            choice = {"message": {"role": "assistant", "content": text}}
-            usage = {"prompt_tokens": n_read, "completion_tokens": n_written}
-            self._send(HTTPStatus.OK, {"choices": [choice], "usage": usage})
+            n_tokens = body.get("max_completion_tokens") or body.get("max_tokens") or N_TOKENS
+            answer = self._stream if body.get("stream") else self._whole
+            answer(body, n_tokens)
 
         def log_message(self, *_: object) -> None:
             """Nothing: lines per request are work that the others do not do either."""
+
+        def _whole(self, body: dict[str, Any], n_tokens: int) -> None:
+            pieces: list[str] = []
+            counts = model.answer(body["messages"], n_tokens, pieces.append)
+            choice = {
+                "index": 0,
+                "message": {"role": "assistant", "content": "".join(pieces)},
+                "finish_reason": "length" if counts[1] == n_tokens else "stop",
+            }
+            head = self._head("chat.completion")
+            self._send(HTTPStatus.OK, {**head, "choices": [choice], "usage": _usage(*counts)})
+
+        def _stream(self, body: dict[str, Any], n_tokens: int) -> None:
+            self.send_response(HTTPStatus.OK)
+            self.send_header("Content-Type", "text/event-stream")
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            head = self._head("chat.completion.chunk")
+
+            def chunk(delta: dict[str, str], reason: str | None = None) -> None:
+                choice = {"index": 0, "delta": delta, "finish_reason": reason}
+                self._event({**head, "choices": [choice]})
+
+            try:
+                chunk({"role": "assistant", "content": ""})
+                counts = model.answer(
+                    body["messages"], n_tokens, lambda text: chunk({"content": text})
+                )
+                chunk({}, "length" if counts[1] == n_tokens else "stop")
+                if (body.get("stream_options") or {}).get("include_usage"):
+                    self._event({**head, "choices": [], "usage": _usage(*counts)})
+                self._chunk(b"data: [DONE]\n\n")
+                self._chunk(b"")
+            except ConnectionError:  # the client has left
+                self.close_connection = True
+
+        def _head(self, kind: str) -> dict[str, Any]:
+            made_at_s = int(time.time())
+            return {
+                "id": "chatcmpl-stock",
+                "object": kind,
+                "created": made_at_s,
+                "model": model.name,
+            }
+
+        def _event(self, value: object) -> None:
+            self._chunk(f"data: {json.dumps(value)}\n\n".encode())
+
+        def _chunk(self, data: bytes) -> None:
+            self.wfile.write(b"%X\r\n%b\r\n" % (len(data), data))
 
         def _send(self, status: HTTPStatus, value: object) -> None:
             data = json.dumps(value).encode()
@@ -118,6 +224,11 @@ def handler(model: Model) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = N_WAITING
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", type=Path, help="checkpoint folder")
@@ -125,7 +236,7 @@ def main() -> None:
     parser.add_argument("--fps", type=float, default=2.0, help="of frames sent as a video")
     options = parser.parse_args()
     model = Model(options.model, fps=options.fps)
-    with HTTPServer(("127.0.0.1", options.port), handler(model)) as server:
+    with Server(("127.0.0.1", options.port), handler(model)) as server:
         server.serve_forever()
 
 
