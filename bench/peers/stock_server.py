@@ -142,91 +142,95 @@ def _usage(n_read: int, n_written: int) -> dict[str, int]:
     }
 
 
-def handler(model: Model) -> type[BaseHTTPRequestHandler]:
-    """The class of a server's connections."""
+class Handler(BaseHTTPRequestHandler):
+    """One connection."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"  # connections are kept
-        disable_nagle_algorithm = True  # or a small chunk waits for the receipt of the one before
+    server: Server
+    protocol_version = "HTTP/1.1"  # connections are kept
+    disable_nagle_algorithm = True  # or a small chunk waits for the receipt of the one before
 
-        def do_GET(self) -> None:
-            listed = {"object": "list", "data": [{"id": model.name, "object": "model"}]}
-            found = {"/health": {}, "/v1/models": listed}.get(self.path)
-            self._send(HTTPStatus.OK if found is not None else HTTPStatus.NOT_FOUND, found or {})
+    def do_GET(self) -> None:
+        listed = {"object": "list", "data": [{"id": self.server.model.name, "object": "model"}]}
+        found = {"/health": {}, "/v1/models": listed}.get(self.path)
+        self._send(HTTPStatus.OK if found is not None else HTTPStatus.NOT_FOUND, found or {})
 
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            n_tokens = body.get("max_completion_tokens") or body.get("max_tokens") or N_TOKENS
-            answer = self._stream if body.get("stream") else self._whole
-            answer(body, n_tokens)
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        n_tokens = body.get("max_completion_tokens") or body.get("max_tokens") or N_TOKENS
+        answer = self._stream if body.get("stream") else self._whole
+        answer(body, n_tokens)
 
-        def log_message(self, *_: object) -> None:
-            """Nothing: lines per request are work that the others do not do either."""
+    def log_message(self, *_: object) -> None:
+        """Nothing: lines per request are work that the others do not do either."""
 
-        def _whole(self, body: dict[str, Any], n_tokens: int) -> None:
-            pieces: list[str] = []
-            counts = model.answer(body["messages"], n_tokens, pieces.append)
-            choice = {
-                "index": 0,
-                "message": {"role": "assistant", "content": "".join(pieces)},
-                "finish_reason": "length" if counts[1] == n_tokens else "stop",
-            }
-            head = self._head("chat.completion")
-            self._send(HTTPStatus.OK, {**head, "choices": [choice], "usage": _usage(*counts)})
+    def _whole(self, body: dict[str, Any], n_tokens: int) -> None:
+        pieces: list[str] = []
+        counts = self.server.model.answer(body["messages"], n_tokens, pieces.append)
+        choice = {
+            "index": 0,
+            "message": {"role": "assistant", "content": "".join(pieces)},
+            "finish_reason": "length" if counts[1] == n_tokens else "stop",
+        }
+        head = self._head("chat.completion")
+        self._send(HTTPStatus.OK, {**head, "choices": [choice], "usage": _usage(*counts)})
 
-        def _stream(self, body: dict[str, Any], n_tokens: int) -> None:
-            self.send_response(HTTPStatus.OK)
-            self.send_header("Content-Type", "text/event-stream")
-            self.send_header("Transfer-Encoding", "chunked")
-            self.end_headers()
-            head = self._head("chat.completion.chunk")
+    def _stream(self, body: dict[str, Any], n_tokens: int) -> None:
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        head = self._head("chat.completion.chunk")
 
-            def chunk(delta: dict[str, str], reason: str | None = None) -> None:
-                choice = {"index": 0, "delta": delta, "finish_reason": reason}
-                self._event({**head, "choices": [choice]})
+        def chunk(delta: dict[str, str], reason: str | None = None) -> None:
+            choice = {"index": 0, "delta": delta, "finish_reason": reason}
+            self._event({**head, "choices": [choice]})
 
-            try:
-                chunk({"role": "assistant", "content": ""})
-                counts = model.answer(
-                    body["messages"], n_tokens, lambda text: chunk({"content": text})
-                )
-                chunk({}, "length" if counts[1] == n_tokens else "stop")
-                if (body.get("stream_options") or {}).get("include_usage"):
-                    self._event({**head, "choices": [], "usage": _usage(*counts)})
-                self._chunk(b"data: [DONE]\n\n")
-                self._chunk(b"")
-            except ConnectionError:  # the client has left
-                self.close_connection = True
+        try:
+            chunk({"role": "assistant", "content": ""})
+            counts = self.server.model.answer(
+                body["messages"], n_tokens, lambda text: chunk({"content": text})
+            )
+            chunk({}, "length" if counts[1] == n_tokens else "stop")
+            if (body.get("stream_options") or {}).get("include_usage"):
+                self._event({**head, "choices": [], "usage": _usage(*counts)})
+            self._chunk(b"data: [DONE]\n\n")
+            self._chunk(b"")
+        except ConnectionError:  # the client has left
+            self.close_connection = True
 
-        def _head(self, kind: str) -> dict[str, Any]:
-            made_at_s = int(time.time())
-            return {
-                "id": "chatcmpl-stock",
-                "object": kind,
-                "created": made_at_s,
-                "model": model.name,
-            }
+    def _head(self, kind: str) -> dict[str, Any]:
+        made_at_s = int(time.time())
+        return {
+            "id": "chatcmpl-stock",
+            "object": kind,
+            "created": made_at_s,
+            "model": self.server.model.name,
+        }
 
-        def _event(self, value: object) -> None:
-            self._chunk(f"data: {json.dumps(value)}\n\n".encode())
+    def _event(self, value: object) -> None:
+        self._chunk(f"data: {json.dumps(value)}\n\n".encode())
 
-        def _chunk(self, data: bytes) -> None:
-            self.wfile.write(b"%X\r\n%b\r\n" % (len(data), data))
+    def _chunk(self, data: bytes) -> None:
+        self.wfile.write(b"%X\r\n%b\r\n" % (len(data), data))
 
-        def _send(self, status: HTTPStatus, value: object) -> None:
-            data = json.dumps(value).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-    return Handler
+    def _send(self, status: HTTPStatus, value: object) -> None:
+        data = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
 
 
 class Server(ThreadingHTTPServer):
+    """A thread for each connection, one model."""
+
     daemon_threads = True
     request_queue_size = N_WAITING
+
+    def __init__(self, port: int, model: Model) -> None:
+        super().__init__(("127.0.0.1", port), Handler)
+        self.model = model
 
 
 def main() -> None:
@@ -236,7 +240,7 @@ def main() -> None:
     parser.add_argument("--fps", type=float, default=2.0, help="of frames sent as a video")
     options = parser.parse_args()
     model = Model(options.model, fps=options.fps)
-    with Server(("127.0.0.1", options.port), handler(model)) as server:
+    with Server(options.port, model) as server:
         server.serve_forever()
 
 
