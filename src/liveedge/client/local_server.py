@@ -1,4 +1,4 @@
-"""The server of the demonstration: a child process on a free port of this machine.
+"""A server of one's own: a child process on a free port of this machine.
 
 Owns    the child and the file with its output; leaving the `with` block ends both. A pipe to the
         child's standard input ends the child also where this process is killed.
