@@ -21,6 +21,7 @@ from peers.clips import jpeg
 INTERVAL_S = 0.5  # between the frames of a clip, as the shipped model was trained
 EARLIEST_S, LATEST_S = 5.0, 60.0  # of the newest frame
 LOOKS = 100  # at a workcell, for a moment with the wanted answer, before another is made
+CELLS = 10  # after so many any answer will do: in a short clip no door comes to open
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,19 +62,20 @@ def _answers(kind: str) -> tuple[str, Iterator[str | None]]:
 
 
 def _item(rng: np.random.Generator, kind: str, wanted: str | None, n_frames: int) -> Item:
-    while True:
-        held_out = questions.TEST_SEEDS
+    held_out = questions.TEST_SEEDS
+    for number in itertools.count():
         cell = Workcell(int(rng.integers(held_out.start, held_out.stop)))
         for newest_s in np.sort(rng.uniform(EARLIEST_S, LATEST_S, size=LOOKS)):
             times_s = [float(newest_s) - INTERVAL_S * back for back in range(n_frames)][::-1]
             truth = questions.expected(kind, [cell.state(t_s) for t_s in times_s])
-            if truth is not None and wanted in (None, truth):
+            if truth is not None and (wanted in (None, truth) or number >= CELLS):
                 return Item(
                     kind=kind,
                     question=questions.ask(kind, rng),
                     truth=truth,
                     jpegs=_render(cell, times_s),
                 )
+    raise AssertionError("unreachable: a count has no end")
 
 
 def _render(cell: Workcell, times_s: Sequence[float]) -> tuple[bytes, ...]:
