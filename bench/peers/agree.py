@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from liveedge.sim.render import NATIVE_HEIGHT, NATIVE_WIDTH
 from peers.camera import Camera, fill
 from peers.chat import Chat, Part, as_images, as_video
 from peers.exam import INTERVAL_S, Item, draw
@@ -102,12 +103,14 @@ def main() -> None:
     )
     add_arguments(parser)
     parser.add_argument("--count", type=int, default=50, help="of frames, and again of clips")
+    parser.add_argument("--width", type=int, default=NATIVE_WIDTH)
+    parser.add_argument("--height", type=int, default=NATIVE_HEIGHT)
     parser.add_argument("--show", type=int, default=5, help="differences to print for each row")
     options = parser.parse_args()
     end_on_sigterm()
     items = {
-        "frame": draw(options.count, n_frames=1),
-        "clip": draw(options.count, n_frames=N_FRAMES),
+        shape: draw(options.count, n_frames=n, width=options.width, height=options.height)
+        for shape, n in (("frame", 1), ("clip", N_FRAMES))
     }
     results: dict[str, dict[Task, Answers]] = {}
     with tempfile.TemporaryDirectory() as work:
@@ -147,7 +150,8 @@ def show(
     print()
     columns = ("side", "about a", "sent as", "asked", "right", "equal", "tokens")
     table(columns, rows)
-    finish({"model": title(options.model), "seed": 0, "sides": figures})
+    size = f"{options.width}x{options.height}"
+    finish({"model": title(options.model), "size": size, "sides": figures})
 
 
 if __name__ == "__main__":

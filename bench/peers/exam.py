@@ -37,11 +37,22 @@ class Item:
         return questions.score(self.kind, answer, self.truth)
 
 
-def draw(n_items: int, *, n_frames: int, seed: int = 0) -> list[Item]:
-    """One frame: questions about a state. More: half of them about what happened."""
+def draw(
+    n_items: int,
+    *,
+    n_frames: int,
+    width: int = NATIVE_WIDTH,
+    height: int = NATIVE_HEIGHT,
+    seed: int = 0,
+) -> list[Item]:
+    """One frame: questions about a state. More: half of them about what happened.
+
+    The size of the pictures changes nothing else.
+    """
     rng = np.random.default_rng((seed, n_frames))
     return [
-        _item(rng, *wanted, n_frames) for wanted in itertools.islice(_wanted(n_frames), n_items)
+        _item(rng, *wanted, n_frames, width=width, height=height)
+        for wanted in itertools.islice(_wanted(n_frames), n_items)
     ]
 
 
@@ -61,7 +72,15 @@ def _answers(kind: str) -> tuple[str, Iterator[str | None]]:
     return kind, itertools.cycle(questions.KINDS[kind].answers or (None,))
 
 
-def _item(rng: np.random.Generator, kind: str, wanted: str | None, n_frames: int) -> Item:
+def _item(
+    rng: np.random.Generator,
+    kind: str,
+    wanted: str | None,
+    n_frames: int,
+    *,
+    width: int,
+    height: int,
+) -> Item:
     held_out = questions.TEST_SEEDS
     for number in itertools.count():
         cell = Workcell(int(rng.integers(held_out.start, held_out.stop)))
@@ -73,13 +92,15 @@ def _item(rng: np.random.Generator, kind: str, wanted: str | None, n_frames: int
                     kind=kind,
                     question=questions.ask(kind, rng),
                     truth=truth,
-                    jpegs=_render(cell, times_s),
+                    jpegs=_render(cell, times_s, width=width, height=height),
                 )
     raise AssertionError("unreachable: a count has no end")
 
 
-def _render(cell: Workcell, times_s: Sequence[float]) -> tuple[bytes, ...]:
-    renderer = Renderer(cell, width=NATIVE_WIDTH, height=NATIVE_HEIGHT)
+def _render(
+    cell: Workcell, times_s: Sequence[float], *, width: int, height: int
+) -> tuple[bytes, ...]:
+    renderer = Renderer(cell, width=width, height=height)
     return tuple(
         jpeg(Image.fromarray(renderer.render(number, t_s, round(t_s * 1000))))
         for number, t_s in enumerate(times_s)

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from liveedge.sim.render import NATIVE_HEIGHT, NATIVE_WIDTH
 from peers.chat import as_images
 from peers.exam import Item, draw
 from peers.names import SHIPPED, model_id
@@ -73,9 +74,12 @@ def main() -> None:
     parser.add_argument(
         "--frames", type=int, default=1, help="pictures of a question, oldest first"
     )
+    parser.add_argument("--width", type=int, default=NATIVE_WIDTH)
+    parser.add_argument("--height", type=int, default=NATIVE_HEIGHT)
     parser.add_argument("--model", default=model_id(SHIPPED), help="id in the requests")
     options = parser.parse_args()
-    write(draw(options.count, n_frames=options.frames), options.out, model=options.model)
+    items = draw(options.count, n_frames=options.frames, width=options.width, height=options.height)
+    write(items, options.out, model=options.model)
 
 
 if __name__ == "__main__":
