@@ -4,6 +4,8 @@
     records.jsonl     a line per request           samples.jsonl     a line per look at server and machine
     summary.json      the figures                  report.html .md .png
 
+A run that was killed leaves the records of its last step in records.unjudged.jsonl: without truth.
+
 Everything after the first four is made from them alone: `liveedge bench report FOLDER` makes it again.
 """
 
@@ -21,6 +23,7 @@ from liveedge.bench.scenario import Scenario, scenario_of
 
 SCENARIO, ENVIRONMENT = "scenario.json", "environment.json"
 RECORDS, SAMPLES, SUMMARY = "records.jsonl", "samples.jsonl", "summary.json"
+UNJUDGED = "records.unjudged.jsonl"
 PERCENTS = (50, 90, 95, 99)
 
 
@@ -163,7 +166,14 @@ class ResultFolder:
         return map(record_of, self._rows(RECORDS))
 
     def samples(self) -> Iterator[dict[str, Any]]:
-        """Each with `at_s` (clock of the records), `metrics` and `machine`: name to number."""
+        """Each with `at_s` (clock of the records), `metrics` and `machine`: name to number.
+
+        Rows with a `kind` are none of these. `generator`, one per step: `repeat`, `step`, `begun_s`,
+        `seconds` (of sending), `cpu_share` (of one core), `max_in_flight` (the most that was open),
+        `in_flight_limit`, `n_sent`, `n_not_sent`, `lateness_ms_max`, `loop_stall_ms_max`,
+        `n_loop_stalls` (above 50 ms), `loop_stalled_s` (all of them), `connections_made`,
+        `connections_dropped`. `cold`: `name`, `ms`, and `record`.
+        """
         return self._rows(SAMPLES)
 
     def write(self, name: str, document: Mapping[str, Any]) -> None:
