@@ -158,6 +158,22 @@ def test_a_server_that_does_not_answer_is_asked_no_more_and_that_is_told(server)
     assert sampler.trouble == [f"sampling: /metrics failed {GIVE_UP_AFTER} times"]
 
 
+def test_a_url_that_is_none_is_told():
+    sampler = Sampler(Looks(metrics_url="http://[::1"), lambda _: None, clock=FakeClock(), began_s=0)
+    sampler.look()
+    assert sampler.trouble == ["sampling: the URL of /metrics failed 1 times"]
+
+
+def test_shared_pages_are_counted_now_and_then():
+    rows: list[Any] = []
+    clock = FakeClock()
+    sampler = Sampler(Looks(pid=os.getpid()), rows.append, clock=clock, began_s=0)
+    for _ in range(6):
+        sampler.look()
+        clock.move(1.0)
+    assert ["pss_mb" in row["machine"] for row in rows] == [True, *[False] * 4, True]
+
+
 def test_a_disk_that_is_full_is_counted():
     def full(row):
         raise OSError(28, "No space left on device")

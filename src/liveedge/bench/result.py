@@ -117,7 +117,7 @@ class Summary:
     capacity: Mapping[str, float] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        return _finite(asdict(self))
+        return finite(asdict(self))
 
 
 def summary_of(document: Mapping[str, Any]) -> Summary:
@@ -177,13 +177,13 @@ class ResultFolder:
         return self._rows(SAMPLES)
 
     def write(self, name: str, document: Mapping[str, Any]) -> None:
-        text = json.dumps(_finite(document), indent=1, ensure_ascii=False)
+        text = json.dumps(finite(document), indent=1, ensure_ascii=False)
         (self.path / name).write_text(text + "\n", encoding="utf-8")
 
     def append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
         with (self.path / name).open("a", encoding="utf-8") as file:
             for row in rows:
-                file.write(json.dumps(_finite(row), ensure_ascii=False) + "\n")
+                file.write(json.dumps(finite(row), ensure_ascii=False) + "\n")
 
     def _json(self, name: str) -> dict[str, Any]:
         try:
@@ -209,12 +209,12 @@ class ResultFolder:
             ) from error
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """JSON has no nan: what is not known is null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: _finite(inner) for key, inner in value.items()}
+        return {key: finite(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(inner) for inner in value]
+        return [finite(inner) for inner in value]
     return value

@@ -21,6 +21,7 @@ from liveedge.core.clock import Clock
 from liveedge.core.tasks import OwnedThread
 
 EVERY_S = 1.0
+PSS_EVERY_S = 5.0  # ten milliseconds of a processor for a gigabyte, and the target waits for some
 GPU_EVERY_S = 2.0  # nvidia-smi takes a tenth of a second of a processor
 METRICS_TIMEOUT_S = 2.0
 GIVE_UP_AFTER = 5  # failures in a row of a server without /metrics: it is asked no more
@@ -103,13 +104,17 @@ class _Metrics:
     """Of the server."""
 
     def __init__(self, looks: Looks) -> None:
+        self.failures: Counter[str] = Counter()
+        self._in_a_row = 0
         self._url = looks.metrics_url
-        is_local = bool(self._url) and httpx.URL(self._url).host in LOCAL
+        try:
+            is_local = httpx.URL(self._url).host in LOCAL
+        except httpx.InvalidURL:
+            self._url, is_local = "", False
+            self.failures["the URL of /metrics"] += 1
         self._http = httpx.Client(
             headers=dict(looks.headers), timeout=METRICS_TIMEOUT_S, trust_env=not is_local
         )
-        self._in_a_row = 0
-        self.failures: Counter[str] = Counter()
 
     def look(self) -> dict[str, float]:
         if not self._url or self._in_a_row >= GIVE_UP_AFTER:
@@ -135,6 +140,7 @@ class _Machine:
         self._pid, self._clock = pid, clock
         self._ticks = processes.machine_ticks()
         self._cpu: dict[str, tuple[float, float]] = {}  # name: when, how much
+        self._pss_at_s = float("-inf")
         self._has_gpu = True
         self._gpu: dict[str, float] = {}
         self._gpu_at_s = float("-inf")
@@ -159,7 +165,11 @@ class _Machine:
         tree = processes.process_tree(self._pid)
         if not tree:
             return {}
-        took = processes.taken(tree)
+        now_s = self._clock.monotonic_s()
+        with_pss = now_s - self._pss_at_s >= PSS_EVERY_S
+        if with_pss:
+            self._pss_at_s = now_s
+        took = processes.taken(tree, with_pss=with_pss)
         return {
             "target_cpu_cores": self._rate("target", took.cpu_s),
             "rss_mb": took.rss_bytes / _MB,
