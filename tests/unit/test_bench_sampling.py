@@ -159,7 +159,9 @@ def test_a_server_that_does_not_answer_is_asked_no_more_and_that_is_told(server)
 
 
 def test_a_url_that_is_none_is_told():
-    sampler = Sampler(Looks(metrics_url="http://[::1"), lambda _: None, clock=FakeClock(), began_s=0)
+    sampler = Sampler(
+        Looks(metrics_url="http://[::1"), lambda _: None, clock=FakeClock(), began_s=0
+    )
     sampler.look()
     assert sampler.trouble == ["sampling: the URL of /metrics failed 1 times"]
 
