@@ -90,6 +90,17 @@ def test_a_process_tree_is_found_and_measured():
     assert processes.taken([child.pid]).n_processes == 0
 
 
+def test_a_process_tree_is_found_where_threads_do_not_tell_their_children(tmp_path):
+    for pid, parent in ((10, 1), (11, 10), (12, 11), (13, 1)):
+        (tmp_path / str(pid) / "task" / str(pid)).mkdir(parents=True)
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (a) b) S {parent} 0 0")
+    (tmp_path / "version").write_text("Linux")
+    assert sorted(processes.process_tree(10, proc=tmp_path)) == [10, 11, 12]
+    (tmp_path / "10" / "task" / "10" / "children").write_text("13 ")
+    assert sorted(processes.process_tree(10, proc=tmp_path)) == [10, 13]
+    assert processes.process_tree(99, proc=tmp_path) == []
+
+
 def test_time_of_a_thread_and_of_the_machine_goes_forward():
     used_s = processes.thread_cpu_s(threading.get_native_id())
     before = processes.machine_ticks()

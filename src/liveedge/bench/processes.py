@@ -71,16 +71,38 @@ def memory_available_bytes(*, proc: Path = PROC) -> int | None:
 
 def process_tree(pid: int, *, proc: Path = PROC) -> list[int]:
     """A process and all its descendants; empty once it is gone."""
-    children: dict[int, list[int]] = {}
-    for entry in proc.iterdir() if proc.is_dir() else ():
-        parent = _stat(entry, 1) if entry.name.isdigit() else None
-        if parent is not None:
-            children.setdefault(parent, []).append(int(entry.name))
-    found, waiting = [], [pid] if (proc / str(pid)).is_dir() else []
+    found: list[int] = []
+    waiting = [pid] if (proc / str(pid)).is_dir() else []
+    everybody: dict[int, list[int]] | None = None
     while waiting:
         one = waiting.pop()
         found.append(one)
-        waiting += children.get(one, ())
+        children = _children(proc / str(one))
+        if children is None:
+            everybody = _by_parent(proc) if everybody is None else everybody
+            children = everybody.get(one, [])
+        waiting += children
+    return found
+
+
+def _children(process: Path) -> list[int] | None:
+    """As each of its threads tells; None where this system does not tell it."""
+    try:
+        files = [thread / "children" for thread in (process / "task").iterdir()]
+    except OSError:  # gone
+        return []
+    if files and not files[0].exists():
+        return None
+    return [int(child) for file in files for child in _text(file).split()]
+
+
+def _by_parent(proc: Path) -> dict[int, list[int]]:
+    """All processes of the machine: a millisecond for a hundred."""
+    found: dict[int, list[int]] = {}
+    for entry in proc.iterdir():
+        parent = _stat(entry, 1) if entry.name.isdigit() else None
+        if parent is not None:
+            found.setdefault(parent, []).append(int(entry.name))
     return found
 
 

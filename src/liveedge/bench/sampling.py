@@ -1,6 +1,6 @@
 """Looks at server and machine beside a run: a row of samples.jsonl each.
 
-Owns    a thread, `bench-sampler`.
+Owns    a thread, `bench-sampler`. A look takes 4 ms of a processor, and what the server needs for /metrics.
 Never   breaks a run: what cannot be read is left out, counted, and told at the end (`trouble`).
 """
 
