@@ -179,18 +179,15 @@ def test_what_the_bench_knows_of_a_frame_wins_over_what_the_server_says():
 
 
 @pytest.mark.parametrize(
-    ("kind", "delivery", "evidence_is_theirs", "known_is_theirs"),
+    ("kind", "delivery", "known_is_theirs"),
     [
-        ("sim", "ovs", True, True),  # drawn and stamped by the server
-        ("rtsp", "ovs", True, False),  # stamped as it arrives, drawn by the bench
-        ("whip", "ovs", True, False),
-        ("push", "ovs", False, False),  # the bench tells when it was taken
-        ("sim", "data", True, False),
+        ("sim", "ovs", True),  # drawn by the server
+        ("rtsp", "ovs", False),  # drawn by the bench
+        ("push", "ovs", False),
+        ("sim", "data", False),
     ],
 )
-def test_a_frame_of_another_machine_is_placed_on_our_clock(
-    kind, delivery, evidence_is_theirs, known_is_theirs
-):
+def test_a_frame_of_another_machine_is_placed_on_our_clock(kind, delivery, known_is_theirs):
     ahead_ms = 250_000.0
     asked = constant()
     asked = replace(
@@ -201,7 +198,7 @@ def test_a_frame_of_another_machine_is_placed_on_our_clock(
     captured_ms = WALL_MS + 1000.0 - 100
     one = answer(
         0,
-        evidence_at_ms=captured_ms + ahead_ms * evidence_is_theirs,
+        evidence_at_ms=captured_ms + ahead_ms,
         known_evidence_at_ms=captured_ms + ahead_ms * known_is_theirs,
     )
     step = only_step([one] * 10, asked, clock={"offset_ms": ahead_ms, "uncertainty_ms": 2.0})

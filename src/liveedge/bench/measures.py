@@ -41,8 +41,8 @@ NO_OFFSET: Mapping[str, float] = {"offset_ms": 0.0, "uncertainty_ms": 0.0}
 class Offsets:
     """What is to be taken from a moment of evidence to have it on our wall clock, in ms.
 
-    A frame carries the clock of whoever stamped it: the server's where it pulled or received the frame,
-    ours where the bench pushed it and told when it was taken.
+    What the server says is on its clock: it dates frames by their arrival, whatever a publisher claims.
+    What the bench knows is on ours, but where the server itself draws the pictures.
     """
 
     evidence_ms: float = 0.0  # of what the server says
@@ -52,13 +52,8 @@ class Offsets:
     def of(cls, scenario: Scenario, clock: Mapping[str, float]) -> Offsets:
         """`clock` as `Summary.clock`."""
         server_ms = clock.get("offset_ms", 0.0)
-        is_stream = scenario.target.delivery == "ovs"
-        is_pushed = is_stream and scenario.sources.kind in ("push", "files")
-        is_drawn_there = is_stream and scenario.sources.kind == "sim"
-        return cls(
-            evidence_ms=0.0 if is_pushed else server_ms,
-            known_ms=server_ms if is_drawn_there else 0.0,
-        )
+        is_drawn_there = scenario.target.delivery == "ovs" and scenario.sources.kind == "sim"
+        return cls(evidence_ms=server_ms, known_ms=server_ms if is_drawn_there else 0.0)
 
 
 OURS = Offsets()  # every moment is on our clock
