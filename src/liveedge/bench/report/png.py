@@ -61,8 +61,9 @@ class PngCanvas:
         font = self._sheet.font(letters.size)
         anchor = _ANCHORS[letters.anchor]
         thick = round(FINE * 0.4) if letters.bold else 0
+        line = " ".join(text.split())
         self._sheet.pen.text(
-            self._at(at), text, fill=light(letters.colour), font=font, anchor=anchor,
+            self._at(at), line, fill=light(letters.colour), font=font, anchor=anchor,
             stroke_width=thick, stroke_fill=light(letters.colour),
         )  # fmt: skip
 
