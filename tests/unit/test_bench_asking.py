@@ -33,7 +33,9 @@ from tests.bench_stub import (
 BEGUN_S = FakeClock().monotonic_s()
 PICTURE = {"type": "image_url", "image_url": {"url": "ovs://streams/s?frame_index=-1"}}
 WORDS = {"type": "text", "text": "Which lamp?"}
-PREPARED = Prepared(content=(PICTURE, WORDS), question="lamp", source=1, thread_id="t")
+PREPARED = Prepared(
+    content=(PICTURE, WORDS), question="lamp", source=1, share="clips", thread_id="t"
+)
 PLAIN = scenario()
 WHOLE = {
     "choices": [{"message": {"role": "assistant", "content": "red"}, "finish_reason": "stop"}],
@@ -110,6 +112,7 @@ async def test_the_request_is_what_the_scenario_says() -> None:
     assert served.headers["x-request-id"] == record.request_id
     assert served.headers["host"] == "stub.test"
     assert (record.index, record.source, record.question) == (3, 1, "lamp")
+    assert (record.share, record.thread_id) == ("clips", "t")
 
 
 def test_the_older_name_of_the_budget_takes_the_place_of_the_newer() -> None:
