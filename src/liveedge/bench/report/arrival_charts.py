@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from liveedge.bench.report.chart import (
     DASHES,
     Axis,
-    EndLabel,
     Chart,
+    EndLabel,
     Mark,
     Rule,
     Series,

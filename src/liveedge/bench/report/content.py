@@ -8,8 +8,8 @@ from typing import TypeVar
 from liveedge.bench.report import details, overview, step_tables
 from liveedge.bench.report.accuracy_charts import accuracy_charts
 from liveedge.bench.report.arrival_charts import arrival_charts, arriving
-from liveedge.bench.report.document import Document, Fact, Section, Table, Verdict
 from liveedge.bench.report.chart import Chart
+from liveedge.bench.report.document import Document, Fact, Section, Table, Verdict
 from liveedge.bench.report.latency_charts import latency_charts, measures
 from liveedge.bench.report.rate_charts import good_share, lateness, throughput
 from liveedge.bench.report.run_view import RunView

@@ -9,8 +9,8 @@ from typing import Literal, Protocol, TypeAlias, TypeVar
 from liveedge.bench.report.chart import (
     Axis,
     Bars,
-    EndLabel,
     Chart,
+    EndLabel,
     Rule,
     Series,
     Shade,

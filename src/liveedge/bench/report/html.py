@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from liveedge.bench.report.chart import Chart
 from liveedge.bench.report.document import (
     Cell,
     Document,
@@ -13,10 +14,9 @@ from liveedge.bench.report.document import (
     Table,
     Verdict,
 )
-from liveedge.bench.report.chart import Chart
 from liveedge.bench.report.palette import css
 from liveedge.bench.report.style import PAGE_CSS
-from liveedge.bench.report.svg import clean, chart_svg, hatches, sample
+from liveedge.bench.report.svg import chart_svg, clean, hatches, sample
 
 PANEL = (420.0, 270.0)  # px of a chart as drawn; the page scales it a little
 WIDE, NARROW = (1140.0, 190.0), (400.0, 220.0)  # of one along time: on wide screens, on narrow ones

@@ -9,8 +9,8 @@ from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
 
+from liveedge.bench.report.chart import Chart, Dash, Style
 from liveedge.bench.report.draw import XY, Letters, draw, draw_sample
-from liveedge.bench.report.chart import Dash, Chart, Style
 from liveedge.bench.report.palette import light
 from liveedge.bench.report.svg import HATCHED, OUTLINE
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from liveedge.bench.report.accuracy_charts import accuracy_charts
+from liveedge.bench.report.chart import Chart
 from liveedge.bench.report.document import Document
 from liveedge.bench.report.draw import Letters
-from liveedge.bench.report.chart import Chart
 from liveedge.bench.report.latency_charts import latency_charts
 from liveedge.bench.report.png import Sheet
 from liveedge.bench.report.rate_charts import throughput

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from liveedge.bench.report.chart import Bars, Chart, Dash, Series, Shade, Shape, Strip, Style
 from liveedge.bench.report.draw import XY, Letters, draw, draw_sample
-from liveedge.bench.report.chart import Bars, Dash, Chart, Series, Shade, Shape, Strip, Style
 
 DASH: Mapping[Dash, str] = {
     "solid": "",
