@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from liveedge.bench.asking import Asker, Planned, body_of
+from liveedge.bench.connections import MAX_DRAINING
 from liveedge.bench.interfaces import Prepared
 from liveedge.bench.record import Record
 from liveedge.bench.scenario import Scenario
@@ -464,6 +465,17 @@ async def test_a_stream_is_over_with_its_done_though_the_body_has_not_ended() ->
 
     assert [one.outcome for one in records] == ["ok", "ok"]
     assert stub.n_connections == 2  # the first still waits for the end of its body
+
+
+async def test_bodies_that_never_end_are_let_go_beyond_a_bound_and_counted() -> None:
+    clock = FakeClock()
+    pieces = [*HALF, Piece(0, STOP), Piece(0, DONE)]
+    stub = Stub(lambda _n, _body: Script(pieces=pieces, end="silent"), clock=clock)
+    asker = asker_of(stub, scenario())
+
+    await run(clock, asker, in_turn(stub, asker, MAX_DRAINING + 3))
+
+    assert asker.pool.n_dropped == 3
 
 
 async def test_closing_ends_what_is_open_as_failed() -> None:
