@@ -118,7 +118,8 @@ class Asker:
         """Send it now. The record comes when it has ended; the future is never cancelled by us."""
         record = _record(planned)
         record.source, record.question = prepared.source, prepared.question
-        record.share, record.thread_id = prepared.share, prepared.thread_id
+        record.share = prepared.share
+        record.thread_id = prepared.thread_id
         body = json.dumps(body_of(self._scenario, self._model, prepared)).encode()
         record.n_bytes = len(body)
         request_id = f"{self._request_id}-{planned.index}"
