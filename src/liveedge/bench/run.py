@@ -152,10 +152,11 @@ async def _measure(
             await clock.sleep(scenario.load.pause_s)
         run = await generator.run(step)
         samples.keep(run.own)
-        await parts.source.judge(
-            [record for record in run.records if record.index in run.notes], run.notes
-        )
-        records.judged(run.records)
+        sent = [record for record in run.records if record.index in run.notes]
+        try:
+            await parts.source.judge(sent, run.notes)
+        finally:  # a step that was measured is kept, whatever became of the cameras
+            records.judged(run.records)
         parts.say(f"step {number + 1}/{n_steps}: {told(run)}")
 
 
