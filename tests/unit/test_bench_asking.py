@@ -455,6 +455,21 @@ async def test_a_connection_is_not_used_again_after_anything_but_a_whole_answer(
     assert [one.outcome for one in records] == ["failed", "failed", "ok"]
 
 
+async def test_an_error_that_comes_with_the_end_of_its_body_leaves_no_connection_behind() -> None:
+    clock = FakeClock()
+    error = event({"error": {"code": "engine"}})
+    body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(error), error)
+    head = (("Content-Type", "text/event-stream"), ("Transfer-Encoding", "chunked"), ("A", "b"))
+    scripts = [Script(headers=head, pieces=[Piece(0.1, body)]), plain(WHOLE, after_s=0.1)]
+    stub = Stub(lambda n, _body: scripts[n], clock=clock)
+    asker = asker_of(stub, scenario())
+
+    records = await run(clock, asker, in_turn(stub, asker, 2, pause_s=0.0))
+
+    assert [one.outcome for one in records] == ["failed", "ok"]
+    assert stub.n_connections == 2
+
+
 async def test_a_stream_is_over_with_its_done_though_the_body_has_not_ended() -> None:
     clock = FakeClock()
     pieces = [*HALF, Piece(0, STOP), Piece(0, DONE)]
