@@ -61,6 +61,21 @@ async def test_a_labelled_video_plays_live_and_its_labels_are_the_truth(server, 
     assert report["pictures_disagree"] == 0
 
 
+async def test_a_labelled_video_is_sent_with_questions_too(server, tmp_path):
+    made_of = await asyncio.to_thread(
+        record, tmp_path / "cell.mp4", seed=5, seconds=1.0, fps=10.0, size=(192, 128)
+    )
+    sources = {"kind": "files", "files": [str(made_of.video)], **SIZE}
+    made = cameras(server, sources=sources, target={"delivery": "data"})
+    await made.open()
+    try:
+        (answered,) = await asked_and_judged(server, made, 1)
+    finally:
+        await made.close()
+    assert answered.truth is not None
+    assert made.report()["without_truth"] == 0
+
+
 async def test_a_video_without_labels_has_no_truth_but_a_time(server, tmp_path):
     made_of = await asyncio.to_thread(
         record, tmp_path / "free.mp4", seed=5, seconds=1.0, fps=10.0, size=(192, 128)
@@ -73,4 +88,5 @@ async def test_a_video_without_labels_has_no_truth_but_a_time(server, tmp_path):
     finally:
         await made.close()
     assert (answered.truth, answered.correct) == (None, None)
+    assert made.report()["without_truth"] == 1
     assert answered.known_evidence_at_ms is not None

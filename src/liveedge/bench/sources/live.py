@@ -2,6 +2,9 @@
 
 Owns    the streams on the server, the process that publishes, the client of the stream routes.
 The truth of an answer is that of the frames which it names; their pixels are read after each step.
+Their time is that burned into them: by a process of ours, on this machine's clock, or, where the
+server itself runs the simulator (`sim`), by its source on the server's clock. Neither is what the
+server says about the frame; that the answer used the frames which it names, is.
 """
 
 from __future__ import annotations
@@ -104,7 +107,11 @@ class StreamCameras:
 
     def report(self) -> dict[str, Any]:
         """What the cameras did, for `environment.json`."""
-        return {"streams": len(self._ids), **self._sightings.report(), **self.problems.report()}
+        cameras = {
+            "streams": len(self._ids),
+            "without_truth": sum(not scene.is_known for scene in self._scenes),
+        }
+        return {**cameras, **self._sightings.report(), **self.problems.report()}
 
     # ── opening ──
 
