@@ -107,11 +107,8 @@ class StreamCameras:
 
     def report(self) -> dict[str, Any]:
         """What the cameras did, for `environment.json`."""
-        cameras = {
-            "streams": len(self._ids),
-            "without_truth": sum(not scene.is_known for scene in self._scenes),
-        }
-        return {**cameras, **self._sightings.report(), **self.problems.report()}
+        unknown = sum(not scene.is_known for scene in self._scenes)
+        return {"without_truth": unknown, **self._sightings.report(), **self.problems.report()}
 
     # ── opening ──
 
@@ -143,7 +140,10 @@ class StreamCameras:
         while self.problems.n_published < self._scenario.sources.count:
             self._fail_if_ended()
             if self._clock.monotonic_s() > limit_s:
-                raise SourceFailed(f"nothing was published by RTSP within {FILL_LIMIT_S:g} s")
+                raise SourceFailed(
+                    f"{self.problems.n_published} of {self._scenario.sources.count} cameras were"
+                    f" published by RTSP within {FILL_LIMIT_S:g} s; {self.problems.newest}"
+                )
             await self._clock.sleep(POLL_S)
 
     def _start(self, module: str, job: Job) -> None:

@@ -21,7 +21,7 @@ def read_job() -> dict[str, Any]:
     return job
 
 
-def when_abandoned(end: Callable[[], None]) -> OwnedThread:
+def when_abandoned(end: Callable[[], object]) -> OwnedThread:
     """Call `end` in a thread once the parent has closed standard input, or is gone."""
 
     def wait(_stopping: threading.Event) -> None:
