@@ -134,7 +134,7 @@ async def frames_come(server, n):
         return view["last_frame_index"]
 
     wanted = await asyncio.to_thread(newest) + n
-    while await asyncio.to_thread(newest) < wanted:
+    while await asyncio.to_thread(newest) < wanted:  # noqa: ASYNC110  the server tells no event
         await asyncio.sleep(0.05)
 
 
