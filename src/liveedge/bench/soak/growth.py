@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from liveedge.bench.soak.series import Kind, Series
@@ -17,6 +17,9 @@ TOLERANCES: dict[Kind, tuple[float, float]] = {
     "time": (0.05, 20.0),  # ms
     "pool": (0.02, 1.0),
 }
+
+
+BUSIER = 0.5  # of the load average, over the run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +41,16 @@ def judge(series: Series) -> Judged:
     tolerance = max(share * level, amount)
     growth, says = _growth(series, found, tolerance)
     return Judged(series=series, slope=found, tolerance=tolerance, growth=growth, says=says)
+
+
+def beside_load(found: Judged, load: Slope | None) -> Judged:
+    """A time that grew while the whole machine grew busier tells nothing about the server."""
+    is_time = found.series.kind == "time" and found.growth == "grows"
+    if not is_time or load is None or load.high <= 0 or load.per_h * load.hours < BUSIER:
+        return found
+    rose = load.per_h * load.hours
+    says = f"{found.says}; but the machine's load rose by {rose:.1f} meanwhile"
+    return replace(found, growth="undecided", says=says)
 
 
 def _growth(series: Series, found: Slope | None, tolerance: float) -> tuple[Growth, str]:

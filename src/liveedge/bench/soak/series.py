@@ -241,6 +241,12 @@ def _answers(gathering: Gathering, lines: Sequence[Line], kills: Sequence[float]
                 gathering.add(f"first token p{percent} (real)", "time", "ms", middle_s, value)
 
 
+def loads(lines: Sequence[Line]) -> list[tuple[float, float]]:
+    """The machine's load average, by stream time."""
+    looks = [line for line in lines if line["what"] == "look" and "machine" in line]
+    return [(float(look["at_s"]), float(look["machine"]["load"])) for look in looks]
+
+
 def quantile(found: Iterable[float], share: float) -> float:
     """Linear between the two nearest; NaN of nothing."""
     ordered = sorted(found)
