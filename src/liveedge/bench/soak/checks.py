@@ -25,7 +25,9 @@ MAX_REFUSED = 0.05  # of the honest questions, for want of room or time
 MAX_LATE = 0.05  # of the questions that were due: the soak itself did not get to ask them
 SHOWN = 3  # examples in a reason
 SERVER_ERROR = 500
-OVERLOADED = (429, 504)
+DEADLINE = 504
+OVERLOADED = (429, DEADLINE)
+HOSTILE = ("hostile", "fill")
 AT_REST = (
     "liveedge_num_requests_waiting",
     "liveedge_sessions_used",
@@ -125,6 +127,8 @@ def _misbehaved(found: Evidence) -> list[Line]:
 
 def _is_server_error(line: Line) -> bool:
     status = line.get("status")
+    if line.get("act") in HOSTILE and status == DEADLINE:
+        return False  # its own time was over: it was refused, and nothing failed
     broke_off = status == 200 and "code" in line
     return broke_off or (status is not None and status >= SERVER_ERROR)
 
@@ -283,12 +287,11 @@ def _clients(found: Evidence) -> Finding:
     """Slow readers and hostile uploads were served, cut or refused; nobody else is told of them."""
     bad = [
         line
-        for act in ("slow", "hostile", "fill")
+        for act in ("slow", *HOSTILE)
         for line in found.done.get(act, ())
         if not line["ok"]
-    ]
-    bad = [
-        line for line in bad if not _is_explained(found, _begun_s(found, line), float(line["at_s"]))
+        and line.get("status") != DEADLINE
+        and not _is_explained(found, _begun_s(found, line), float(line["at_s"]))
     ]
     counted = ", ".join(
         f"{len(found.done.get(act, ()))} {act}" for act in ("slow", "hostile", "disconnect")
