@@ -1,28 +1,95 @@
-"""`liveedge bench` and `liveedge soak`: measure a server from outside."""
+"""The commands and their flags. What a command does is imported when it is asked for: a server, which
+is a command too, starts no slower for it."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
-import sys
+import importlib
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from liveedge.bench.soak.log import LogBroken
-from liveedge.bench.soak.options import OptionsInvalid, SoakOptions, differences
-from liveedge.bench.soak.page import html
-from liveedge.bench.soak.run import ServerFailed, begin, go_on, logged_options
-from liveedge.bench.soak.verdict import as_json, as_text, judged
+from liveedge.bench.soak.options import SoakOptions
+
+
+def later(module: str, name: str) -> Callable[[argparse.Namespace], int]:
+    """A function of this package, found when it is called."""
+
+    def command(options: argparse.Namespace) -> int:
+        found = getattr(importlib.import_module(f"liveedge.cli_bench.{module}"), name)
+        status: int = found(options)
+        return status
+
+    return command
 
 
 def add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """`liveedge bench run|compare|envelope|report`."""
     what = "measure any OpenAI-compatible server on live streams"
     bench = commands.add_parser("bench", help=what, description=f"{what[0].upper()}{what[1:]}.")
-    bench.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    parts = bench.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    _add_run(parts)
+    _add_compare(parts)
+
+
+def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """`liveedge bench run`."""
+    run = commands.add_parser(
+        "run",
+        help="run a scenario against a server",
+        description="Run a scenario against a server and write its result into a folder. What happens"
+        " goes to standard error, the folder to standard output. Exit status: 0 the figures are valid;"
+        " 1 the run failed; 2 the scenario is wrong; 3 the generator was the bottleneck.",
+    )
+    run.add_argument("scenario", type=Path, metavar="SCENARIO", help="a TOML file")
+    run.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="default: a new one in bench-results"
+    )
+    run.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="settings",
+        help="a key of the scenario, such as load.duration_s=5; may be repeated",
+    )
+    run.add_argument("--base-url", metavar="URL", help="instead of target.base_url")
+    run.add_argument("--model", metavar="ID", help="instead of target.model")
+    run.add_argument(
+        "--pid", type=int, metavar="N", help="of a server on this machine, to sample its processes"
+    )
+    run.add_argument(
+        "--start-server",
+        metavar="FLAGS",
+        help="start `liveedge serve FLAGS` for this run, measure its start too, and end it",
+    )
+    run.add_argument("--json", action="store_true", help="end with the summary as a line of JSON")
+    run.set_defaults(command=later("run", "run"))
+
+
+def _add_compare(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """`liveedge bench compare`."""
+    compare = commands.add_parser(
+        "compare",
+        help="hold one result against another, or against the rules of a gate",
+        description="Compare two results of the same scenario: ratios with 95 % intervals, and whether B"
+        " is better or worse. With --gate, hold B (or the only result) against rules. Exit status: 0"
+        " the gate passed, or there is none; 1 an error; 4 the gate failed.",
+    )
+    compare.add_argument(
+        "a", type=Path, metavar="A", help="a result folder; the base of the ratios"
+    )
+    compare.add_argument("b", type=Path, metavar="B", nargs="?", help="the one that is judged")
+    compare.add_argument(
+        "--gate", type=Path, metavar="FILE", help="rules (TOML, docs/benchmark.md)"
+    )
+    compare.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    compare.add_argument(
+        "--anyway", action="store_true", help="compare also what is invalid or not the same work"
+    )
+    compare.set_defaults(command=later("compare", "compare"))
 
 
 # soak
@@ -92,7 +159,7 @@ def add_soak(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
             help=SOAK_HELP[field.name] + shown,
             **_soak_argument(kinds[field.name]),
         )
-    soak.set_defaults(command=_soak)
+    soak.set_defaults(command=later("soak", "soak"))
 
 
 def _soak_argument(kind: Any) -> dict[str, Any]:
@@ -100,44 +167,3 @@ def _soak_argument(kind: Any) -> dict[str, Any]:
         return {"action": "append"}
     plain = next((one for one in (int, float) if kind in (one, one | None)), str)
     return {"type": plain}
-
-
-def _asked(options: argparse.Namespace) -> Mapping[str, Any]:
-    """What was given on the command line."""
-    found = {f.name: getattr(options, f.name) for f in dataclasses.fields(SoakOptions)}
-    given = {name: value for name, value in found.items() if value is not None}
-    if "serve_flags" in given:
-        given["serve_flags"] = tuple(given["serve_flags"])
-    return given
-
-
-def _soak(options: argparse.Namespace) -> int:
-    asked = _asked(options)
-    try:
-        if options.report is None:
-            _soak_in(options, asked)
-        folder: Path = options.out or options.resume or options.report
-        verdict = judged(folder)
-    except (OptionsInvalid, LogBroken) as error:
-        print(f"liveedge: {error}", file=sys.stderr)
-        return 2
-    except ServerFailed as error:
-        print(f"liveedge: {error}", file=sys.stderr)
-        return 1
-    (folder / "verdict.json").write_text(json.dumps(as_json(verdict), indent=1) + "\n")
-    (folder / "report.html").write_text(html(verdict))
-    print(as_text(verdict))
-    print(f"\nreport: {folder / 'report.html'}")
-    return verdict.status
-
-
-def _soak_in(options: argparse.Namespace, asked: Mapping[str, Any]) -> None:
-    if options.resume is None:
-        if "hours" not in asked:
-            raise OptionsInvalid("how long? give --hours")
-        begin(options.out, SoakOptions(**asked))
-    elif changed := differences(logged_options(options.resume), asked):
-        raise OptionsInvalid(
-            "a soak goes on as it began, and these settings differ: " + "; ".join(changed)
-        )
-    go_on(options.out or options.resume, lambda text: print(text, file=sys.stderr, flush=True))
