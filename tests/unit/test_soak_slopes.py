@@ -110,7 +110,7 @@ def test_a_few_points_say_nothing() -> None:
 
 
 def test_a_pool_may_fill_up_to_its_bound_and_no_further() -> None:
-    filling = [(float(10 * i), 0.1 * i, 0) for i in range(600)]
+    filling: list[tuple[float, float, object]] = [(10.0 * i, 0.1 * i, 0) for i in range(600)]
     pool = Series("cache", "pool", "MB", filling, bound=64.0, is_bounded=True)
     assert judge(pool).growth == "pool"
     pool.bound = 50.0

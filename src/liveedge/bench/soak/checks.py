@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 from liveedge.bench.soak.log import Line
 from liveedge.bench.soak.options import FEWEST_STREAMS, SoakOptions
-from liveedge.bench.soak.series import quantile, segments
+from liveedge.bench.soak.series import loads, quantile, segments
 
 Outcome: TypeAlias = Literal["pass", "fail", "undecided"]
 
@@ -22,6 +22,7 @@ GRACE_REAL_S = 3.0  # after a kill: answers that were under way end
 JOIN_S = 90.0  # a camera that has just come has no frame yet
 MAX_WRONG = 0.1  # of the judged answers; the shipped model errs, more where it sees few frames
 MAX_REFUSED = 0.05  # of the honest questions, for want of room or time
+BUSY = 2.0  # load per core: others have the machine, and refusing is right
 MAX_LATE = 0.05  # of the questions that were due: the soak itself did not get to ask them
 SHOWN = 3  # examples in a reason
 SERVER_ERROR = 500
@@ -192,8 +193,19 @@ def _refused(found: Evidence) -> Finding:
     codes = Counter(str(line.get("code")) for line in bad)
     says = f"{len(bad)} of {len(found.asks)} ({low:.1%} to {high:.1%}) {_counts(codes)}".strip()
     if low > MAX_REFUSED:
+        load, cores = _load(found)
+        if load > BUSY * cores:
+            says += f"; the machine's load was {load:.1f} on {cores} cores in the median"
+            return Finding(what, "undecided", says)
         return Finding(what, "fail", says)
     return Finding(what, "pass" if high <= MAX_REFUSED else "undecided", says)
+
+
+def _load(found: Evidence) -> tuple[float, int]:
+    """Load average in the median, and cores, where the log has both."""
+    busy = [load for _, load in loads(found.lines)]
+    cores = int(found.lines[0].get("environment", {}).get("cores") or 0)
+    return (quantile(busy, 0.5), cores) if busy and cores else (0.0, 1)
 
 
 def _counts(counted: Counter[str]) -> str:
