@@ -59,6 +59,23 @@ def test_a_noisy_series_without_a_leak_is_flat(lives: int) -> None:
     assert found.growth == "flat", found.says
 
 
+def test_what_fills_and_comes_to_rest_is_flat_and_what_goes_on_is_not() -> None:
+    rng = np.random.default_rng(4)
+    at_s = np.arange(720) * EVERY_S
+    quiet = 0.2 * noise(rng, 720, 0.5)
+    filled = 500 + 40 * (1 - np.exp(-at_s / 400)) + quiet
+    series = Series(
+        "memory", "memory", "MB", [(t, v, 0) for t, v in zip(at_s, filled, strict=True)]
+    )
+    found = judge(series)
+    assert found.growth == "flat", found.says
+    assert "at first; in the later half of each life" in found.says
+    leaking: list[tuple[float, float, object]] = [
+        (t, v + 20 * t / 3600, 0) for t, v, _ in series.points
+    ]
+    assert judge(Series("memory", "memory", "MB", leaking)).growth == "grows"
+
+
 def test_steps_between_lives_are_no_growth() -> None:
     levels = [(float(10 * i), 100.0 * (i // 100) + i % 2, i // 100) for i in range(600)]
     found = slope(levels)

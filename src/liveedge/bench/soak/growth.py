@@ -1,4 +1,7 @@
-"""Whether a series grows: its slope and interval against a stated tolerance. Pure."""
+"""Whether a series grows: its slope and interval against a stated tolerance. Pure.
+
+What leaks goes on, what fills comes to rest: so the later half of each life has a say.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from liveedge.bench.soak.series import Kind, Series
-from liveedge.bench.soak.slopes import Slope, slope
+from liveedge.bench.soak.slopes import Slope, later_half, slope
 
 Growth: TypeAlias = Literal["flat", "grows", "undecided", "pool"]
 
@@ -34,7 +37,8 @@ class Judged:
 
 
 def judge(series: Series) -> Judged:
-    """Flat where the interval ends below the tolerance, growing where it begins above it."""
+    """Flat where the interval ends below the tolerance, or that of the later halves does; growing where
+    it begins above it and the later halves go on."""
     found = slope(series.points)
     level = abs(found.level) if found else 0.0
     share, amount = TOLERANCES[series.kind]
@@ -62,11 +66,17 @@ def _growth(series: Series, found: Slope | None, tolerance: float) -> tuple[Grow
         return _pool(series, rate, unit)
     if found.high <= tolerance:
         return "flat", f"{rate}, below {tolerance:.3g}"
-    if found.low > tolerance:
-        return "grows", f"{rate}, above {tolerance:.3g}"
+    late = slope(later_half(series.points))
+    half = "too few points in the later halves"
+    if late is not None:
+        half = f"in the later half of each life {late.per_h:+.3g} ({late.low:+.3g} to {late.high:+.3g})"
+        if late.high <= tolerance:
+            return "flat", f"{rate} at first; {half}, below {tolerance:.3g}"
+    if found.low > tolerance and late is not None and late.low > 0 and late.per_h > tolerance:
+        return "grows", f"{rate}, above {tolerance:.3g}; {half}"
     hours = found.hours_to_exclude(tolerance)
     needed = "a longer run" if hours is None else f"about {hours:.1f} hours"
-    return "undecided", f"{rate}: whether below {tolerance:.3g} takes {needed} to tell"
+    return "undecided", f"{rate}; {half}: whether below {tolerance:.3g} takes {needed} to tell"
 
 
 def _pool(series: Series, rate: str, unit: str) -> tuple[Growth, str]:
