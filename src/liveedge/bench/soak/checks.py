@@ -19,12 +19,14 @@ from liveedge.bench.soak.series import loads, quantile, segments
 Outcome: TypeAlias = Literal["pass", "fail", "undecided"]
 
 GRACE_REAL_S = 3.0  # after a kill: answers that were under way end
-JOIN_S = 90.0  # a camera that has just come has no frame yet
 MAX_WRONG = 0.1  # of the judged answers; the shipped model errs, more where it sees few frames
 MAX_REFUSED = 0.05  # of the honest questions, for want of room or time
 BUSY = 2.0  # load per core: others have the machine, and refusing is right
 MAX_LATE = 0.05  # of the questions that were due: the soak itself did not get to ask them
 SHOWN = 3  # examples in a reason
+OK = 200
+ABOUT_STREAMS = (403, 404, 409, 410)
+NO_FRAME_YET = "frame_not_yet_produced"
 SERVER_ERROR = 500
 DEADLINE = 504
 OVERLOADED = (429, DEADLINE)
@@ -213,16 +215,17 @@ def _counts(counted: Counter[str]) -> str:
 
 
 def _lost_streams(found: Evidence) -> Finding:
-    """404 and the like about cameras that nobody has taken away."""
+    """404 and the like about cameras that nobody has taken away. One that was never seen yet may be
+    without frames: whether it comes at all is another check."""
     left = {line.get("stream") for line in found.begun.get("leave", ())}
-    joined = {str(line.get("joined")): float(line["at_s"]) for line in found.done.get("leave", ())}
-    bad = [
-        line
-        for line in found.asks
-        if line["status"] in (403, 404, 409, 410)
-        and line["stream"] not in left
-        and not float(line["begun_s"]) <= joined.get(line["stream"], -math.inf) + JOIN_S
-    ]
+    seen: set[str] = set()
+    bad: list[Line] = []
+    for line in found.asks:
+        if line["status"] == OK:
+            seen.add(line["stream"])
+        elif line["status"] in ABOUT_STREAMS and line["stream"] not in left:
+            is_young = line["code"] == NO_FRAME_YET and line["stream"] not in seen
+            bad += [] if is_young else [line]
     bad += [
         line for line in found.lines if line["what"] == "keepalive" and line["stream"] not in left
     ]
