@@ -66,7 +66,7 @@ def launch(
     """`parallel` slots; keys and values as exact as the weights where these are float32."""
     fewest, most = image_tokens(model)
     text, vision = weights
-    command = [str(llama / "build/bin/llama-server"), "--model", str(text)]
+    command = [str(llama / "build/bin/llama-server"), "--model", str(text), "--metrics"]
     command += ["--mmproj", str(vision), "--host", "127.0.0.1", "--port", str(port), "--jinja"]
     command += ["--alias", model_id(model)]
     command += ["--parallel", str(parallel), "--ctx-size", str(CONTEXT * parallel)]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from peers.exam import Item, draw
 from peers.names import SHIPPED, model_id
 
 MAX_TOKENS = 96  # the longest answer is a line of JSON
+LIVE = r"ovs://streams/[^/?]+\?."
 
 
 def request(media: Sequence[Part], question: str, *, model: str) -> dict[str, Any]:
@@ -77,7 +79,7 @@ def _write_lines(path: Path, lines: Sequence[object]) -> None:
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 
 
-def main() -> None:
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -91,9 +93,25 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=NATIVE_WIDTH)
     parser.add_argument("--height", type=int, default=NATIVE_HEIGHT)
     parser.add_argument("--model", default=model_id(SHIPPED), help="id in the requests")
-    options = parser.parse_args()
-    items = draw(options.count, n_frames=options.frames, width=options.width, height=options.height)
-    write(items, options.out, model=options.model)
+    options = parser.parse_args(arguments)
+    if options.live is not None and not re.match(LIVE, options.live):
+        parser.error(f"--live is {options.live!r}, it must be ovs://streams/ID?...")
+    return options
+
+
+def main() -> None:
+    options = parse()
+    items = draw(
+        options.count,
+        n_frames=options.frames,
+        width=options.width,
+        height=options.height,
+        seed=options.seed,
+    )
+    if options.live is None:
+        write(items, options.out, model=options.model)
+    else:
+        write_live(items, options.out, model=options.model, reference=options.live)
 
 
 if __name__ == "__main__":

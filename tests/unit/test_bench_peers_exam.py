@@ -21,7 +21,7 @@ from liveedge.sim.questions import KINDS  # noqa: E402
 from peers.agree import differing, reference_of  # noqa: E402
 from peers.exam import draw  # noqa: E402
 from peers.names import SHIPPED, model_id  # noqa: E402
-from peers.pictures import write, write_live  # noqa: E402
+from peers.pictures import parse, write, write_live  # noqa: E402
 from peers.stock_http import Pieces, Server  # noqa: E402
 
 
@@ -80,6 +80,14 @@ def test_questions_about_a_stream_have_its_reference_in_place_of_pictures(
     media, text = json.loads(line)["messages"][0]["content"]
     assert media == {"type": kind, kind: {"url": reference}}
     assert text["type"] == "text"
+
+
+def test_a_reference_without_a_stream_is_refused(capsys: pytest.CaptureFixture[str]):
+    reference = "ovs://streams/s?frame_index=-1"
+    assert parse(["out", "--live", reference]).live == reference
+    with pytest.raises(SystemExit):
+        parse(["out", "--live", "ovs://streams/?frame_index=-1"])
+    assert "it must be ovs://streams/ID" in capsys.readouterr().err
 
 
 def test_a_model_has_one_id_on_every_side(tmp_path: Path):
