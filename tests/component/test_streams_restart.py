@@ -64,6 +64,15 @@ class FakeFeed:
         return True
 
 
+class PassingClock(FakeClock):
+    """A millisecond passes with every look at the wall clock, as it may on a busy machine."""
+
+    def wall_ms(self) -> int:
+        now_ms = super().wall_ms()
+        self.move(0.001)
+        return now_ms
+
+
 @dataclass
 class Life:
     """One server after the other on the same folder."""
@@ -122,7 +131,8 @@ class Life:
         """Another process: its monotonic clock begins anywhere, the wall clock went on."""
         await (self.kill() if kill else self.stop())
         wall_ms = self.clock.wall_ms() + round(down_s * 1000)
-        self.clock = FakeClock(monotonic_s=self.clock.monotonic_s() / 3 + 17, wall_ms=wall_ms)
+        make_clock = type(self.clock)
+        self.clock = make_clock(monotonic_s=self.clock.monotonic_s() / 3 + 17, wall_ms=wall_ms)
         return await self.start()
 
     def folders(self) -> set[str]:
@@ -157,6 +167,15 @@ async def test_a_stream_comes_back_as_it_was(tmp_path, kill):
         assert life.feeds[before.id].calls == ["resume"]
         with pytest.raises(StreamNotFound):
             streams.view("another tenant", before.id)
+
+
+async def test_no_restart_makes_a_lease_longer_however_long_it_takes(tmp_path, kill):
+    async with living(tmp_path, clock=PassingClock()) as life:
+        view = await life.streams.create(TENANT, RTSP)
+        assert view.expires_at_ms == view.created_at_ms + LEASE_S * 1000
+        for _ in range(3):
+            streams = await life.restart(kill=kill)
+            assert streams.view(TENANT, view.id).expires_at_ms == view.expires_at_ms
 
 
 async def test_a_stop_tells_nobody_that_the_stream_has_ended(tmp_path):

@@ -16,6 +16,7 @@ class Prepared:
     content: Sequence[Mapping[str, Any]]  # content parts, media before the question's text
     question: str  # kind, or `prompt-N`
     source: int
+    share: str = ""  # of the mix
     thread_id: str | None = None
     # Delivery "data": what was sent, oldest first; wall-clock ms of each capture.
     frames: Sequence[Mapping[str, Any]] = ()

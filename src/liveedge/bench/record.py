@@ -30,6 +30,7 @@ class Record:
     step: int = 0
     warmup: bool = False
     source: int = 0  # which camera
+    share: str = ""  # of the mix
     question: str = ""  # the kind, or `prompt-N`
     thread_id: str | None = None
 

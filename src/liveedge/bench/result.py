@@ -4,6 +4,8 @@
     records.jsonl     a line per request           samples.jsonl     a line per look at server and machine
     summary.json      the figures                  report.html .md .png
 
+A run that was killed leaves the records of its last step in records.unjudged.jsonl: without truth.
+
 Everything after the first four is made from them alone: `liveedge bench report FOLDER` makes it again.
 """
 
@@ -21,6 +23,7 @@ from liveedge.bench.scenario import Scenario, scenario_of
 
 SCENARIO, ENVIRONMENT = "scenario.json", "environment.json"
 RECORDS, SAMPLES, SUMMARY = "records.jsonl", "samples.jsonl", "summary.json"
+UNJUDGED = "records.unjudged.jsonl"
 PERCENTS = (50, 90, 95, 99)
 
 
@@ -39,6 +42,9 @@ class Distribution:
     percentiles: Mapping[str, float] = field(default_factory=dict)  # "p50", "p90", "p95", "p99"
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # 95 % confidence
     too_few: Sequence[str] = ()  # percentiles that so few samples do not carry
+    # As how many independent samples they count: fewer where neighbours wait in one queue. None:
+    # looks at a gauge, which have no intervals.
+    n_independent: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +71,9 @@ class StepSummary:
     good: Proportion
     outcomes: Mapping[str, int]  # by Outcome, all of them
     codes: Mapping[str, int]  # of what was not ok: "429 queue_full", "timeout"
-    # By measure; definitions in docs/benchmark.md: ttft_ms, itl_ms, total_ms, capture_to_request_ms,
-    # freshness_ms (server's evidence), known_freshness_ms (the bench's own), connect_ms, headers_ms
+    # By measure, as `definitions.LATENCIES` and docs/benchmark.md define them: ttft_ms, service_ttft_ms,
+    # itl_ms, tpot_ms, total_ms, service_total_ms, capture_to_request_ms, age_ms, freshness_ms (the
+    # server's evidence), known_freshness_ms (the bench's own), connect_ms, headers_ms
     latencies: Mapping[str, Distribution]
     with_timeouts: Mapping[str, Distribution]  # total_ms and ttft_ms, time-outs at their bound
     server_ms: Mapping[str, Distribution]  # the server's own stages
@@ -92,6 +99,9 @@ class Summary:
     clock: Mapping[str, float]  # offset_ms and uncertainty_ms between this machine and the server
     steps: Sequence[StepSummary]
     cold: Mapping[str, float] = field(default_factory=dict)  # process_start_ms, model_load_ms, ...
+    # Of a rate sweep, requests per second: sustained_per_s, saturated_per_s, within_slo_per_s,
+    # peak_achieved_per_s, peak_goodput_per_s; what was not found is not there.
+    capacity: Mapping[str, float] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         return _finite(asdict(self))
@@ -135,7 +145,14 @@ class ResultFolder:
         return map(record_of, self._rows(RECORDS))
 
     def samples(self) -> Iterator[dict[str, Any]]:
-        """Each with `at_s` (clock of the records), `metrics` and `machine`: name to number."""
+        """Each with `at_s` (clock of the records), `metrics` and `machine`: name to number.
+
+        Rows with a `kind` are none of these. `generator`, one per step: `repeat`, `step`, `begun_s`,
+        `seconds` (of sending), `cpu_share` (of one core), `max_in_flight` (the most that was open),
+        `in_flight_limit`, `n_sent`, `n_not_sent`, `lateness_ms_max`, `loop_stall_ms_max`,
+        `n_loop_stalls` (above 50 ms), `loop_stalled_s` (all of them), `connections_made`,
+        `connections_dropped`. `cold`: `name`, `ms`, and `record`.
+        """
         return self._rows(SAMPLES)
 
     def write(self, name: str, document: Mapping[str, Any]) -> None:

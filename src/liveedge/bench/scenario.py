@@ -18,6 +18,8 @@ from typing import Any, Literal, TypeAlias, TypeVar
 SourceKind: TypeAlias = Literal["sim", "push", "whip", "livekit", "rtsp", "files"]
 Delivery: TypeAlias = Literal["ovs", "data"]
 Clip: TypeAlias = Literal["video", "images"]
+VideoFile: TypeAlias = Literal["jpegs", "avi"]
+Threads: TypeAlias = Literal["fresh", "related"]
 LoadKind: TypeAlias = Literal["closed", "constant", "poisson"]
 T = TypeVar("T")
 
@@ -35,6 +37,7 @@ class Target:
     api_key_env: str = "LIVEEDGE_API_KEY"  # the variable that holds the key; never the key itself
     region: str = ""  # sent as X-Overshoot-Region; empty: not sent
     delivery: Delivery = "ovs"  # references to streams, or the same frames as `data:` URLs
+    video: VideoFile = "jpegs"  # how a clip is written as `data:`; vLLM reads a list of JPEGs
     metrics_url: str = ""  # Prometheus; empty: /metrics of the same server, where it has one
     pid: int = 0  # of a server on this machine, to sample its processes; 0: unknown
     extra_body: Mapping[str, Any] = field(default_factory=dict)  # merged into every request
@@ -52,6 +55,7 @@ class Sources:
     seed: int = 2_000_000  # of the first workcell; each further one has the next
     files: Sequence[str] = ()  # videos of `liveedge sim record`, with their labels beside them
     rtsp_url: str = ""  # where an RTSP server offers what is published to it; `{n}` is the source
+    jpeg_quality: int = 90  # of pictures that the bench sends itself; 0: PNG
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +68,12 @@ class Media:
     max_pixels: int = 0  # resize budget of each frame; 0: none
     max_age_ms: int = 0  # freshness bound that the server is asked to hold; 0: none
     clip: Clip = "video"  # how a clip is sent
-    repeats: bool = False  # the same media again and again (caches hit), or distinct per request
+    # Cache policy. Neither: the live edge, as it is at each request; neighbours share frames, and a
+    # server may keep the window warm. Repeats: the same frames all the time, so that caches hit.
+    # Distinct: frames by their numbers, so that no window is kept warm, and none twice as far as
+    # the cameras give enough of them.
+    repeats: bool = False
+    distinct: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +86,19 @@ class Questions:
     max_tokens: int = 32
     temperature: float = 0.0
     stream: bool = True
-    threads: Literal["fresh", "related"] = "fresh"  # related: one thread_id per source
+    threads: Threads = "fresh"  # related: one thread_id per source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """One of several kinds of requests in one run; all else is that of the scenario."""
+
+    name: str
+    weight: float = 1.0  # how often, against the other shares
+    media: Media = field(default_factory=Media)
+    kinds: Sequence[str] = ()
+    prompts: Sequence[str] = ()
+    threads: Threads = "fresh"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +139,21 @@ class Scenario:
     questions: Questions = field(default_factory=Questions)
     load: Load = field(default_factory=Load)
     slo: Objectives = field(default_factory=Objectives)
+    mix: Sequence[Share] = ()  # where given, instead of `media` and what `questions` asks
+
+    @property
+    def shares(self) -> Sequence[Share]:
+        """What is asked about which media: the mix, or the one thing that the scenario says."""
+        asked = self.questions
+        return self.mix or (
+            Share(
+                name="",
+                media=self.media,
+                kinds=asked.kinds,
+                prompts=asked.prompts,
+                threads=asked.threads,
+            ),
+        )
 
     @property
     def n_steps(self) -> int:
@@ -205,19 +241,20 @@ def _scalar(hint: Any, value: Any, path: str) -> Any:
 
 def _check(scenario: Scenario) -> None:
     """What types cannot say."""
-    load, media, sources = scenario.load, scenario.media, scenario.sources
+    load, sources = scenario.load, scenario.sources
     positive = {
         "sources.count": sources.count,
         "sources.fps": sources.fps,
         "sources.width": sources.width,
         "sources.height": sources.height,
-        "media.frames": media.frames,
-        "media.max_fps": media.max_fps,
         "questions.max_tokens": scenario.questions.max_tokens,
         "load.duration_s": load.duration_s,
         "load.timeout_s": load.timeout_s,
         "load.max_in_flight": load.max_in_flight,
         "load.repeats": load.repeats,
+        **{f"mix[{n}].weight": share.weight for n, share in enumerate(scenario.mix)},
+        **{f"{where}.frames": media.frames for where, media in _all_media(scenario)},
+        **{f"{where}.max_fps": media.max_fps for where, media in _all_media(scenario)},
         **{f"load.rates_per_s[{n}]": rate for n, rate in enumerate(load.rates_per_s)},
         **{f"load.concurrency[{n}]": count for n, count in enumerate(load.concurrency)},
     }
@@ -228,8 +265,32 @@ def _check(scenario: Scenario) -> None:
         raise ScenarioInvalid(f"load has no step: give {_steps_key(load)} at least one value")
     if not scenario.questions.kinds and not scenario.questions.prompts:
         raise ScenarioInvalid("questions has neither kinds nor prompts: nothing would be asked")
+    for share in scenario.shares:
+        _check_media(share.media, sources)
+    if not 0 <= sources.jpeg_quality <= 100:
+        raise ScenarioInvalid(
+            f"sources.jpeg_quality is {sources.jpeg_quality}, it must be 0 to 100"
+        )
     if sources.kind == "files" and not sources.files:
         raise ScenarioInvalid("sources.kind is 'files' and sources.files is empty: name the videos")
+
+
+def _all_media(scenario: Scenario) -> Sequence[tuple[str, Media]]:
+    """Each with the name of its table."""
+    mixed = [(f"mix[{n}].media", share.media) for n, share in enumerate(scenario.mix)]
+    return [("media", scenario.media), *mixed]
+
+
+def _check_media(media: Media, sources: Sources) -> None:
+    if media.seconds < 0 or media.max_pixels < 0 or media.max_age_ms < 0:
+        raise ScenarioInvalid("media.seconds, max_pixels and max_age_ms must not be below 0")
+    if media.repeats and media.distinct:
+        raise ScenarioInvalid("media.repeats and media.distinct exclude each other")
+    if media.distinct and media.frames > 1 and media.max_fps < sources.fps:
+        raise ScenarioInvalid(
+            f"media.distinct takes every frame of the camera: set media.max_fps, {media.max_fps:g},"
+            f" to sources.fps, {sources.fps:g}"
+        )
 
 
 def _steps_key(load: Load) -> str:

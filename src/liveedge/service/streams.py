@@ -220,13 +220,14 @@ class Streams:
         self._opening[stream_id] = tenant
         try:
             pipeline = await self._opened(stream_id, spec)
+            now_ms = self._clock.wall_ms()
             stream = _Active(
                 id=stream_id,
                 tenant=tenant,
                 spec=spec,
-                created_at_ms=self._clock.wall_ms(),
+                created_at_ms=now_ms,
                 expires_s=self._clock.monotonic_s() + LEASE_S,
-                expires_at_ms=self._clock.wall_ms() + LEASE_S * 1000,
+                expires_at_ms=now_ms + LEASE_S * 1000,
                 pipeline=pipeline,
             )
             await self._kept(stream)
@@ -414,15 +415,18 @@ class Streams:
     async def _resume(self, row: ActiveRow) -> None:
         # By the threads that end streams: there are more of them, and nobody waits for those yet.
         pipeline = await self._closers.run(lambda: self._revived(row))
+        now_ms = (
+            self._clock.wall_ms()
+        )  # once: what passes between two looks would lengthen the lease
         # A wall clock that was set back in between must not make a lease longer than any.
-        left_ms = min(row.expires_at_ms - self._clock.wall_ms(), LEASE_S * 1000)
+        left_ms = min(row.expires_at_ms - now_ms, LEASE_S * 1000)
         stream = _Active(
             id=row.id,
             tenant=row.tenant,
             spec=row.spec,
             created_at_ms=row.created_at_ms,
             expires_s=self._clock.monotonic_s() + left_ms / 1000,
-            expires_at_ms=self._clock.wall_ms() + left_ms,
+            expires_at_ms=now_ms + left_ms,
             pipeline=pipeline,
             n_marked=0 if row.mark is None else row.mark.n_produced,
         )
