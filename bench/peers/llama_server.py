@@ -77,7 +77,7 @@ def launch(
     return Launch(command=command)
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", type=Path, help="checkpoint folder")
     parser.add_argument("--llama", type=Path, required=True, help="llama.cpp with its build")
@@ -99,8 +99,8 @@ def main() -> int:
         threads=options.threads,
         parallel=options.parallel,
     )
-    return subprocess.run(start.command, check=False).returncode
+    start.become()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
