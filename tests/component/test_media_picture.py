@@ -176,14 +176,14 @@ BOMBS = textwrap.dedent(
     limits = PictureLimits()
     decode_picture(make.png(1024, 768), limits=limits, what="the first")
     before = peak_kb()
-    started = time.perf_counter()
+    started = time.process_time()
     for data in bombs:
         try:
             decode_picture(data, limits=limits, what="a bomb")
         except MediaTooLarge:
             continue
         raise SystemExit("a bomb was accepted")
-    refused_ms = (time.perf_counter() - started) * 1000
+    refused_ms = (time.process_time() - started) * 1000
     for data in animations:
         assert decode_picture(data, limits=limits, what="x").shape == (768, 1024, 3)
     print(peak_kb() - before, refused_ms)

@@ -161,7 +161,8 @@ SOAK_HELP = {
     "loss_for_s": "for so long",
     "flap_every_s": "a camera reconnects several times within seconds",
     "flaps": "how often",
-    "kill_every_s": "kill -9 of the engine's process",
+    "kill_every_s": "kill -9 of the engine's process, three times; the fourth lives five times as long",
+    "rest_real_s": "real time at the end in which what is in progress may end",
 }
 
 
