@@ -36,7 +36,7 @@ class Launch:
 
     def become(self) -> NoReturn:
         """Replace this program by the server, so that signals to one reach the other."""
-        os.execvpe(self.command[0], self.command, {**os.environ, **self.environment})
+        os.execvpe(self.command[0], list(self.command), {**os.environ, **self.environment})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

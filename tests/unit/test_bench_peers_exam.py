@@ -18,11 +18,16 @@ sys.path.append(str(BENCH))
 
 from liveedge.settings import Settings  # noqa: E402
 from liveedge.sim.questions import KINDS  # noqa: E402
+from peers import exam  # noqa: E402
 from peers.agree import differing, reference_of  # noqa: E402
-from peers.exam import draw  # noqa: E402
 from peers.names import SHIPPED, model_id  # noqa: E402
 from peers.pictures import parse, write, write_live  # noqa: E402
 from peers.stock_http import Pieces, Server  # noqa: E402
+
+
+def draw(n_items: int, *, n_frames: int, seed: int = 0) -> list[exam.Item]:
+    """Of small pictures, which take little time."""
+    return exam.draw(n_items, n_frames=n_frames, width=160, height=96, seed=seed)
 
 
 def test_equal_arguments_draw_equal_questions_and_pictures():
