@@ -27,8 +27,8 @@ from typing import Any
 from PIL import Image
 
 from liveedge.client.http import Client
+from liveedge.client.local_server import running_server
 from liveedge.core.clock import SystemClock
-from liveedge.demo.server import running_server
 from liveedge.sim.questions import KINDS, TEST_SEEDS, expected
 from liveedge.sim.render import Renderer
 from liveedge.sim.scene import Workcell

@@ -34,9 +34,9 @@ from PIL import Image
 
 from lean_http import LeanClient
 from liveedge.client.http import Client, image_part
+from liveedge.client.local_server import running_server
+from liveedge.client.truth import Oracle
 from liveedge.core.clock import SystemClock
-from liveedge.demo.server import running_server
-from liveedge.demo.truth import Oracle
 from liveedge.sim.questions import KINDS, TEST_SEEDS
 from machine import announce
 from observe import descendants, gauges, memory_mb

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from liveedge.client.http import Client, Refused, image_part
+from liveedge.client.local_server import Started, running_server
+from liveedge.client.truth import Oracle
 from liveedge.core.clock import SystemClock
-from liveedge.demo.server import Started, running_server
-from liveedge.demo.truth import Oracle
 from liveedge.sim.questions import KINDS, TEST_SEEDS
 from machine import announce
 from report import finish, percentile, table

@@ -24,8 +24,8 @@ from typing import Any
 from asking import Asked, Asker, add_engine_options, running_engine, settings
 from lean_http import LeanClient
 from live import LiveStream
+from liveedge.client.local_server import running_server
 from liveedge.core.clock import SystemClock
-from liveedge.demo.server import running_server
 from liveedge.engine.decide.prefix import common_prefix
 from machine import announce, checkpoint, settle, undisturbed
 from report import finish, percentile, table

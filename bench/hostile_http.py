@@ -34,9 +34,9 @@ from PIL import Image
 
 import hostile_media as media
 from hostile import CHAT
+from liveedge.client.local_server import free_port, running_server
 from liveedge.core.clock import SystemClock
 from liveedge.core.tasks import OwnedThread
-from liveedge.demo.server import free_port, running_server
 from liveedge.sim.questions import TEST_SEEDS, expected, score
 from liveedge.sim.render import Renderer
 from liveedge.sim.scene import Workcell

@@ -29,8 +29,8 @@ import numpy as np
 from PIL import Image
 
 from liveedge.client.http import Client, image_part
+from liveedge.client.local_server import running_server
 from liveedge.core.clock import SystemClock
-from liveedge.demo.server import running_server
 from machine import announce
 from observe import gauges, memory_mb
 from report import finish, slope, table

@@ -44,9 +44,9 @@ from pathlib import Path
 from typing import Any
 
 from liveedge.client.http import Client, Refused, reference
+from liveedge.client.local_server import Started, running_server
 from liveedge.core.clock import SystemClock
 from liveedge.core.tasks import OwnedThread
-from liveedge.demo.server import Started, running_server
 from liveedge.media.picture import encode_picture
 from liveedge.sim.questions import KINDS, TEST_SEEDS
 from liveedge.sim.render import Renderer

@@ -32,9 +32,9 @@ import httpx
 from hostile import CHAT, Attack, attacks
 from lean_http import FIRST_WORDS, LeanClient
 from liveedge.client.http import Answer, Client, Refused, image_part, video_part
+from liveedge.client.local_server import running_server
+from liveedge.client.truth import Oracle
 from liveedge.core.clock import SystemClock
-from liveedge.demo.server import running_server
-from liveedge.demo.truth import Oracle
 from liveedge.sim.questions import KINDS, TEST_SEEDS, expected, score
 from machine import announce
 from observe import Trend, gauges, memory_mb, trend

@@ -27,9 +27,9 @@ from typing import Any
 import httpx
 import numpy as np
 
+from liveedge.client.local_server import running_server
 from liveedge.core.clock import SystemClock
 from liveedge.core.tasks import OwnedThread
-from liveedge.demo.server import running_server
 from liveedge.media.picture import encode_picture
 
 HERE = Path(__file__).parent

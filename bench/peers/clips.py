@@ -29,12 +29,12 @@ class Clips:
             Workcell(TEST_SEEDS.start + number), width=self.width, height=self.height
         )
         return [
-            _jpeg(Image.fromarray(renderer.render(i, START_S + i * self.interval_s, 0)))
+            jpeg(Image.fromarray(renderer.render(i, START_S + i * self.interval_s, 0)))
             for i in range(n_frames)
         ]
 
 
-def _jpeg(picture: Image.Image) -> bytes:
+def jpeg(picture: Image.Image) -> bytes:
     out = io.BytesIO()
     picture.save(out, "jpeg", quality=QUALITY)
     return out.getvalue()

@@ -15,10 +15,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from peers.names import model_id
 from peers.process import Launch
 
 CONVERTER = Path(__file__).resolve().parent / "llama_convert.py"
-CONTEXT = 8192
+CONTEXT = 8192  # tokens of a slot
+PARALLEL = 1  # slots
 PRECISIONS = ("f32", "q8_0")
 
 
@@ -53,14 +55,21 @@ def image_tokens(model: Path) -> tuple[int, int]:
 
 
 def launch(
-    *, llama: Path, model: Path, weights: tuple[Path, Path], port: int, threads: int
+    *,
+    llama: Path,
+    model: Path,
+    weights: tuple[Path, Path],
+    port: int,
+    threads: int,
+    parallel: int,
 ) -> Launch:
-    """One slot, and keys and values as exact as the weights where these are float32."""
+    """`parallel` slots; keys and values as exact as the weights where these are float32."""
     fewest, most = image_tokens(model)
     text, vision = weights
     command = [str(llama / "build/bin/llama-server"), "--model", str(text)]
     command += ["--mmproj", str(vision), "--host", "127.0.0.1", "--port", str(port), "--jinja"]
-    command += ["--parallel", "1", "--ctx-size", str(CONTEXT)]
+    command += ["--alias", model_id(model)]
+    command += ["--parallel", str(parallel), "--ctx-size", str(CONTEXT * parallel)]
     command += ["--threads", str(threads), "--threads-batch", str(threads)]
     command += ["--image-min-tokens", str(fewest), "--image-max-tokens", str(most)]
     if "f32" in text.name:
@@ -76,6 +85,7 @@ def main() -> int:
     parser.add_argument("--precision", choices=PRECISIONS, default="f32")
     parser.add_argument("--port", type=int, default=8002)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--parallel", type=int, default=PARALLEL, help="questions at a time")
     options = parser.parse_args()
     options.gguf.mkdir(parents=True, exist_ok=True)
     weights = convert(
@@ -87,6 +97,7 @@ def main() -> int:
         weights=weights,
         port=options.port,
         threads=options.threads,
+        parallel=options.parallel,
     )
     return subprocess.run(start.command, check=False).returncode
 

@@ -7,13 +7,14 @@ Owns    the child, whatever the child starts, and the file with its output; leav
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
@@ -41,6 +42,8 @@ class Running:
     url: str
     begun_s: float  # `time.perf_counter` when its process was started
     ready_s: float  # from there until it said that it is ready
+    pid: int
+    check: Callable[[], None]  # ends this program with the server's last words if it has ended
 
 
 def end_on_sigterm() -> None:
@@ -76,7 +79,13 @@ def running(launch: Launch, *, port: int) -> Iterator[Running]:
         )
         try:
             _wait(child, url + launch.ready_path, output)
-            yield Running(url=url, begun_s=begun_s, ready_s=time.perf_counter() - begun_s)
+            yield Running(
+                url=url,
+                begun_s=begun_s,
+                ready_s=time.perf_counter() - begun_s,
+                pid=child.pid,
+                check=functools.partial(_check, child, output),
+            )
         finally:
             _stop(child)
 
@@ -85,11 +94,15 @@ def _wait(child: subprocess.Popen[bytes], url: str, output: IO[bytes]) -> None:
     deadline_s = time.perf_counter() + START_LIMIT_S
     with httpx.Client(trust_env=False, timeout=5.0) as client:
         while not _answers(client, url):
-            if child.poll() is not None:
-                raise SystemExit(f"{child.args!r} ended with {child.returncode}:\n{_tail(output)}")
+            _check(child, output)
             if time.perf_counter() > deadline_s:
                 raise SystemExit(f"{url} not ready in {START_LIMIT_S:.0f} s:\n{_tail(output)}")
             time.sleep(POLL_S)
+
+
+def _check(child: subprocess.Popen[bytes], output: IO[bytes]) -> None:
+    if child.poll() is not None:
+        raise SystemExit(f"{child.args!r} ended with {child.returncode}:\n{_tail(output)}")
 
 
 def _answers(client: httpx.Client, url: str) -> bool:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from peers import llama_server, vllm_server
+from peers.names import SHIPPED, model_id
 from peers.process import Launch
 
 HERE = Path(__file__).resolve().parent
-SHIPPED = HERE.parents[1] / "src/liveedge/assets/workcell-tiny"
 
 Mode: TypeAlias = Literal["video", "images", "stream"]
 LIVEEDGE, STOCK, VLLM, LLAMA = "liveedge", "transformers", "vllm", "llama.cpp"
@@ -57,6 +57,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"of {', '.join(MODES)}; a peer also needs its own flag (default: all)",
     )
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument(
+        "--parallel",
+        type=int,
+        metavar="N",
+        help="questions that a peer answers at a time"
+        f" (default: {llama_server.PARALLEL} of llama.cpp, {vllm_server.PARALLEL} of vLLM)",
+    )
 
 
 def title(model: Path) -> str:
@@ -85,6 +92,7 @@ def _liveedge(options: argparse.Namespace) -> Callable[[int], Launch]:
     def launch(port: int) -> Launch:
         command = [sys.executable, "-m", "liveedge", "serve", str(options.model)]
         command += ["--host", "127.0.0.1", "--port", str(port)]
+        command += ["--model-id", model_id(options.model)]
         return Launch(command=[*command, "--threads", str(options.threads)], ready_path="/ready")
 
     return launch
@@ -92,10 +100,13 @@ def _liveedge(options: argparse.Namespace) -> Callable[[int], Launch]:
 
 def _stock(options: argparse.Namespace, fps: float) -> Callable[[int], Launch]:
     def launch(port: int) -> Launch:
-        command = [sys.executable, str(HERE / "stock_server.py"), str(options.model)]
+        command = [sys.executable, "-m", "peers.stock_server", str(options.model)]
         return Launch(
             command=[*command, "--port", str(port), "--fps", str(fps)],
-            environment={"OMP_NUM_THREADS": str(options.threads)},
+            environment={
+                "OMP_NUM_THREADS": str(options.threads),
+                "PYTHONPATH": f"{SHIPPED.parents[2]}:{HERE.parent}",
+            },
         )
 
     return launch
@@ -108,6 +119,7 @@ def _vllm(options: argparse.Namespace, fps: float) -> Callable[[int], Launch]:
             model=options.model,
             port=port,
             threads=options.threads,
+            parallel=options.parallel or vllm_server.PARALLEL,
             fps=fps,
         )
 
@@ -126,6 +138,7 @@ def _llama(options: argparse.Namespace, work: Path) -> Callable[[int], Launch]:
             weights=weights,
             port=port,
             threads=options.threads,
+            parallel=options.parallel or llama_server.PARALLEL,
         )
 
     return launch

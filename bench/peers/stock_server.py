@@ -1,9 +1,10 @@
 """Stock transformers behind the same HTTP face as the other servers.
 
-    python bench/peers/stock_server.py MODEL --port 8003
+    PYTHONPATH=src:bench python -m peers.stock_server MODEL --port 8003
 
-Used as its documentation says: the processor, then `generate`, float32, one question at a time. It
-keeps nothing between questions, because stock transformers does not.
+Used as its documentation says: the processor, then `generate`, float32. It keeps nothing between
+questions, because stock transformers does not. Connections are many, answers one at a time: who
+asks meanwhile waits for a lock. A client that leaves ends its answer at the next token.
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ from __future__ import annotations
 import argparse
 import base64
 import io
-import json
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, HTTPServer
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,9 @@ import transformers
 from PIL import Image
 from transformers.video_utils import VideoMetadata
 
+from peers.names import model_id
+from peers.stock_http import Pieces, Server
+
 
 class Model:
     """One checkpoint."""
@@ -30,33 +33,39 @@ class Model:
     def __init__(self, folder: Path, *, fps: float) -> None:
         library: Any = transformers  # ships few types
         library.logging.set_verbosity_error()
-        self.name = folder.name
+        self.name = model_id(folder)
         self._fps = fps
+        self._turn = threading.Lock()
         self._processor: Any = library.AutoProcessor.from_pretrained(folder)
         self._model: Any = library.AutoModelForImageTextToText.from_pretrained(
             folder, dtype=torch.float32
         ).eval()
 
-    def answer(self, messages: list[dict[str, Any]], n_tokens: int) -> tuple[str, int, int]:
-        """(text, tokens read, tokens written)."""
+    def answer(
+        self, messages: list[dict[str, Any]], n_tokens: int, say: Callable[[str], None]
+    ) -> tuple[int, int]:
+        """(tokens read, tokens written); the text goes to `say` in pieces."""
         media: dict[str, list[Any]] = {"images": [], "videos": []}
         shown = [{**message, "content": _shown(message["content"], media)} for message in messages]
         text = self._processor.apply_chat_template(
             shown, add_generation_prompt=True, tokenize=False
         )
-        inputs = self._processor(
-            text=[text],
-            return_tensors="pt",
-            do_sample_frames=False,
-            video_metadata=[self._metadata(len(video)) for video in media["videos"]] or None,
-            **{kind: given for kind, given in media.items() if given},
-        )
-        with torch.inference_mode():
-            out = self._model.generate(**inputs, max_new_tokens=n_tokens, do_sample=False)
+        with self._turn, torch.inference_mode():
+            inputs = self._processor(
+                text=[text],
+                return_tensors="pt",
+                do_sample_frames=False,
+                video_metadata=[self._metadata(len(video)) for video in media["videos"]] or None,
+                **{kind: given for kind, given in media.items() if given},
+            )
+            out = self._model.generate(
+                **inputs,
+                max_new_tokens=n_tokens,
+                do_sample=False,
+                streamer=Pieces(self._processor.tokenizer, say),
+            )
         n_read = inputs["input_ids"].shape[1]
-        written = out[0, n_read:]
-        decoded = self._processor.tokenizer.decode(written, skip_special_tokens=True)
-        return decoded, n_read, len(written)
+        return n_read, out.shape[1] - n_read
 
     def _metadata(self, n_frames: int) -> VideoMetadata:
         return VideoMetadata(
@@ -87,37 +96,6 @@ def _pictures(url: str) -> list[Image.Image]:
     return [Image.open(io.BytesIO(base64.b64decode(one))).convert("RGB") for one in encoded]
 
 
-def handler(model: Model) -> type[BaseHTTPRequestHandler]:
-    """The class of a server's connections."""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"  # connections are kept
-
-        def do_GET(self) -> None:
-            found = {"/health": {}, "/v1/models": {"data": [{"id": model.name}]}}.get(self.path)
-            self._send(HTTPStatus.OK if found is not None else HTTPStatus.NOT_FOUND, found or {})
-
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            text, n_read, n_written = model.answer(body["messages"], body["max_tokens"])
-            choice = {"message": {"role": "assistant", "content": text}}
-            usage = {"prompt_tokens": n_read, "completion_tokens": n_written}
-            self._send(HTTPStatus.OK, {"choices": [choice], "usage": usage})
-
-        def log_message(self, *_: object) -> None:
-            """Nothing: lines per request are work that the others do not do either."""
-
-        def _send(self, status: HTTPStatus, value: object) -> None:
-            data = json.dumps(value).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-    return Handler
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", type=Path, help="checkpoint folder")
@@ -125,7 +103,7 @@ def main() -> None:
     parser.add_argument("--fps", type=float, default=2.0, help="of frames sent as a video")
     options = parser.parse_args()
     model = Model(options.model, fps=options.fps)
-    with HTTPServer(("127.0.0.1", options.port), handler(model)) as server:
+    with Server(options.port, model) as server:
         server.serve_forever()
 
 

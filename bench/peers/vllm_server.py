@@ -15,23 +15,27 @@ import subprocess
 import sys
 from pathlib import Path
 
+from peers.names import model_id
 from peers.process import Launch
 
 FIXES = Path(__file__).resolve().parent / "vllm_fixes"
 N_FRAMES_LIMIT = 16
+PARALLEL = 4  # sequences of a batch
 
 
-def launch(*, python: Path, model: Path, port: int, threads: int, fps: float) -> Launch:
+def launch(
+    *, python: Path, model: Path, port: int, threads: int, parallel: int, fps: float
+) -> Launch:
     """`python` is the interpreter of the environment that has vLLM."""
     limits = {"image": N_FRAMES_LIMIT, "video": 1}
     frames = {"video": {"num_frames": -1, "fps": fps}}  # take all, and this far apart
     flags = {
         "host": "127.0.0.1",
         "port": port,
-        "served-model-name": model.name,
+        "served-model-name": model_id(model),
         "dtype": "float32",
         "max-model-len": 8192,
-        "max-num-seqs": 4,
+        "max-num-seqs": parallel,
         "limit-mm-per-prompt": json.dumps(limits),
         "media-io-kwargs": json.dumps(frames),
         # What it guesses from a template with a macro is a text without media in their places.
@@ -58,6 +62,7 @@ def main() -> int:
     parser.add_argument("--python", type=Path, required=True, help="interpreter that has vLLM")
     parser.add_argument("--port", type=int, default=8001)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--parallel", type=int, default=PARALLEL, help="questions at a time")
     parser.add_argument("--fps", type=float, default=2.0, help="of frames sent as a video")
     options = parser.parse_args()
     start = launch(
@@ -65,6 +70,7 @@ def main() -> int:
         model=options.model,
         port=options.port,
         threads=options.threads,
+        parallel=options.parallel,
         fps=options.fps,
     )
     done = subprocess.run(start.command, env={**os.environ, **start.environment}, check=False)

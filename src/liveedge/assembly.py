@@ -270,6 +270,7 @@ def build_app(
             answers=answer_stats,
             http=HttpStats(),
             certificate_until_s=lambda: certificate.not_after_s if certificate else 0.0,
+            clock_speed=settings.clock_speed,
             planned=memory.lines,
             engine_pid=local.pid,
             standby_pid=local.standby_pid,

@@ -22,6 +22,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
+from liveedge.cli_bench.commands import add_bench, add_soak
 from liveedge.cli_keys import add_keys
 from liveedge.client.http import Answer, Client, Refused, image_part, video_part
 from liveedge.core.clock import SystemClock
@@ -171,6 +172,8 @@ def build_parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
 
     keys = commands.add_parser("keys", help="make, list and revoke the keys of a server")
     add_keys(_subcommands(keys))
+    add_bench(commands)
+    add_soak(commands)
 
     version = commands.add_parser("version", help="print the version")
     version.set_defaults(command=_version)

@@ -46,6 +46,7 @@ def engine_settings(settings: Settings, model_id: str) -> EngineSettings:
         threads=settings.threads,
         shared_frame_bytes=settings.shared_frames_mb * MIB,
         verify_share=settings.verify_warm,
+        clock_speed=settings.clock_speed,
     )
 
 

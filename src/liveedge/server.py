@@ -27,7 +27,7 @@ from liveedge.api.crowd import Crowd
 from liveedge.api.last_words import LastWords
 from liveedge.api.websocket import WebSocketProtocol
 from liveedge.assembly import TLS, Built, LoadEngine, build_app
-from liveedge.core.clock import Clock, SystemClock
+from liveedge.core.clock import Clock, clock_at
 from liveedge.core.errors import LiveEdgeError, SettingsInvalid
 from liveedge.core.log import configure as configure_log
 from liveedge.core.machine import steady_heap
@@ -63,7 +63,7 @@ def serve(
     A process that waits in `nursery` becomes the engine. The first signal lets answers in progress
     end; a second one ends the process at once.
     """
-    clock = clock or SystemClock()
+    clock = clock or clock_at(settings.clock_speed)
     steady_heap()  # before there are threads
     os.environ.setdefault(*ONE_THREAD_PER_TEXT)
     _configure_logging(settings)
@@ -256,6 +256,12 @@ class _Server(uvicorn.Server):
         self._startup.breakdown(f"liveedge {VERSION} listens on {self._url}")
         if self.built.keys.is_open:
             self._startup.say(_open_notice(self._settings))
+        if self._settings.clock_speed != 1.0:
+            log.warning(
+                "FOR TESTS ONLY: time runs %g times as fast here (clock_speed); times that are"
+                " measured and told are of that clock",
+                self._settings.clock_speed,
+            )
         self._tasks.start(self._tell_when_ready(), name="ready")
         if self.built.certificate is not None:
             self._tasks.start(self.built.certificate.watch(), name="certificate")

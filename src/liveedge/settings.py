@@ -455,6 +455,11 @@ class Settings(BaseModel):
         description="folder that keeps streams, leases and frames over a restart; default: none",
     )
 
+    # Hours of leases, retention and watches in minutes; nothing that answers people wants that.
+    clock_speed: Annotated[float, Field(gt=0.0, le=100.0)] = Field(
+        1.0, description="for tests only: let all time of the server run so many times as fast"
+    )
+
     @model_validator(mode="after")
     def _open_only_at_home(self) -> Self:
         if self.api_key or self.insecure or is_loopback(self.host) or self.has_keys_file:

@@ -29,7 +29,9 @@ def file_map() -> dict[str, str]:
         match = re.match(r"(\S+)  +(.*)", line)
         if match:
             name = match[1]
-            entries[name] = match[2]
+            entries[name] = (
+                f"{entries.get(name, '')} {match[2]}"  # bench/ is a package and a folder
+            )
         elif line.strip():
             entries[name] += " " + line.strip()
     return entries

@@ -111,10 +111,9 @@ async def test_health_version_models_and_ready_need_no_key():
             get = server.client.get
             assert (await get(f"{prefix}/health")).json() == {"status": "ok"}
             assert (await get(f"{prefix}/ready")).json() == {"status": "ready", "model": MODEL}
-            assert (await get(f"{prefix}/version")).json() == {
-                "name": "liveedge",
-                "version": VERSION,
-            }
+            version = (await get(f"{prefix}/version")).json()
+            now_ms = server.clock.wall_ms()
+            assert version == {"name": "liveedge", "version": VERSION, "now_ms": now_ms}
             assert (await get(f"{prefix}/models")).status_code == 200
         answer = await server.client.get("/streams")
         assert answer.status_code == 401

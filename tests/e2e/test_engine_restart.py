@@ -16,8 +16,8 @@ import httpx
 import pytest
 
 from liveedge.client.http import Client, image_part
+from liveedge.client.local_server import Started, running_server
 from liveedge.core.clock import SystemClock
-from liveedge.demo.server import Started, running_server
 
 CLOCK = SystemClock()
 LIMIT_S = 120.0

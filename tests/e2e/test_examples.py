@@ -15,8 +15,8 @@ import pytest
 from PIL import Image
 
 from liveedge.client.http import Client
+from liveedge.client.local_server import running_server
 from liveedge.core.clock import SystemClock
-from liveedge.demo.server import running_server
 from liveedge.server import BackgroundServer
 from liveedge.settings import Settings
 from liveedge.sim.questions import TEST_SEEDS

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from liveedge.demo.server import running_server
+from liveedge.client.local_server import running_server
 from tests.browsers import Browser, browser_command
 from tests.publishing import CLOCK, MAX_DELAY_MS, MIN_FPS, Relay, until
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from livekit import rtc
 
-from liveedge.demo.server import running_server
+from liveedge.client.local_server import running_server
 from tests.publishing import (
     CLOCK,
     LIMIT_S,

@@ -18,8 +18,8 @@ import openai
 import pytest
 from pydantic import BaseModel
 
+from liveedge.client.local_server import running_server
 from liveedge.core.clock import SystemClock
-from liveedge.demo.server import running_server
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "tools-and-json.md"
 MODEL = "liveedge/workcell-tiny"

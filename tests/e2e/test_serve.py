@@ -19,8 +19,8 @@ import httpx
 import pytest
 
 from liveedge.client.http import Client
+from liveedge.client.local_server import ServerFailed, running_server
 from liveedge.core.clock import SystemClock
-from liveedge.demo.server import ServerFailed, running_server
 from tests.certificates import self_signed
 
 SERVE = (sys.executable, "-m", "liveedge", "serve", "--port", "0")
@@ -28,7 +28,7 @@ LIMIT_S = 120.0
 # Starts a server, tells its address and waits to be killed.
 PARENT = """
 from liveedge.core.clock import SystemClock
-from liveedge.demo.server import running_server
+from liveedge.client.local_server import running_server
 with running_server(model=None, port=None, clock=SystemClock()) as server:
     print(server.url, flush=True)
     input()

@@ -23,9 +23,9 @@ import pytest
 from PIL import Image
 
 from liveedge.client.http import Client, image_part, video_part
+from liveedge.client.local_server import free_port
+from liveedge.client.truth import Oracle
 from liveedge.core.clock import SystemClock
-from liveedge.demo.server import free_port
-from liveedge.demo.truth import Oracle
 from liveedge.sim.clockcode import CodeReading, read_code
 from liveedge.sim.questions import KINDS, expected, score
 from tests.serving import picture

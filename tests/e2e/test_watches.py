@@ -8,9 +8,9 @@ import httpx
 import pytest
 
 from liveedge.client.http import Client, image_part
+from liveedge.client.local_server import running_server
+from liveedge.client.truth import Oracle
 from liveedge.core.clock import SystemClock
-from liveedge.demo.server import running_server
-from liveedge.demo.truth import Oracle
 from liveedge.sim.questions import KINDS, TEST_SEEDS, score
 
 SEED = TEST_SEEDS.start

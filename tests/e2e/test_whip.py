@@ -20,8 +20,8 @@ import httpx
 import pytest
 
 from liveedge.client.http import Client, image_part
-from liveedge.demo.server import running_server
-from liveedge.demo.truth import CodeUnreadable, Oracle
+from liveedge.client.local_server import running_server
+from liveedge.client.truth import CodeUnreadable, Oracle
 from liveedge.sim.questions import KINDS, score
 from liveedge.sim.render import Renderer
 from liveedge.sim.scene import Workcell

@@ -19,12 +19,16 @@ sys.path.append(str(BENCH))
 from peers.camera import Camera  # noqa: E402
 from peers.chat import Reply, as_images, as_video  # noqa: E402
 from peers.llama_server import image_tokens  # noqa: E402
+from peers.names import SHIPPED  # noqa: E402
 from peers.process import Launch, free_port, running  # noqa: E402
-from peers.sides import LIVEEDGE, LLAMA, MODES, SHIPPED, STOCK  # noqa: E402
+from peers.sides import LIVEEDGE, LLAMA, MODES, STOCK  # noqa: E402
 from peers.slide import agreement, check_frames, parse  # noqa: E402
 
 # Not `stock_server`: it imports transformers, which takes longer than everything else here.
-PROGRAMS = ("slide", "decode", "vllm_server", "llama_server", "llama_convert")
+PROGRAMS = (
+    *("slide", "decode", "agree", "serve", "pictures"),
+    *("vllm_server", "llama_server", "llama_convert"),
+)
 
 
 def reply(*frame_indexes: int) -> Reply:

@@ -391,10 +391,11 @@ class Ready(_Answer):
 
 
 class Version(_Answer):
-    """Name and version of the server."""
+    """Name and version of the server, and its wall clock."""
 
     name: Literal["liveedge"]
     version: str
+    now_ms: int
 
 
 EXAMPLES: dict[type[Any], Any] = {

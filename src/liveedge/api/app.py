@@ -165,7 +165,7 @@ def create_app(
         windows.router(),
         watches.router(),
         whip.router(),
-        _facts(services),
+        _facts(services, clock),
         metrics,
     )
     for prefix in PREFIXES:
@@ -192,7 +192,7 @@ def _chat_router(gate: Gate, chat: ChatEndpoint) -> APIRouter:
     return router
 
 
-def _facts(services: Services) -> APIRouter:
+def _facts(services: Services, clock: Clock) -> APIRouter:
     router = APIRouter(tags=["server"])
 
     @router.get("/models")
@@ -214,8 +214,8 @@ def _facts(services: Services) -> APIRouter:
 
     @router.get("/version")
     async def version() -> Response:
-        """Name and version of the server."""
-        return json_reply({"name": "liveedge", "version": VERSION})
+        """Name and version of the server, and its wall clock: the one that stamps frames."""
+        return json_reply({"name": "liveedge", "version": VERSION, "now_ms": clock.wall_ms()})
 
     @router.get("/", include_in_schema=False)
     async def root() -> Response:

@@ -152,6 +152,7 @@ class MetricSources:
     planned: Sequence[Line]  # of the memory plan
     engine_pid: Callable[[], int | None]  # None: no process of its own, or none at this moment
     standby_pid: Callable[[], int | None] = lambda: None
+    clock_speed: float = 1.0  # of the clock that all times are of
 
 
 def metrics_text(sources: MetricSources) -> str:
@@ -264,6 +265,8 @@ def _server(sources: MetricSources) -> Iterator[Metric]:
         "Tasks of the server's event loop; each has an owner that ends it.",
         len(asyncio.all_tasks()),
     )
+    what = "Speed of the server's clock; anything but 1 is a test, and scales all times told here."
+    yield _one("clock_speed", "gauge", what, sources.clock_speed)
     what = "When the certificate of HTTPS ends to be valid, Unix time; 0 without HTTPS."
     yield _one("tls_not_after_timestamp_seconds", "gauge", what, sources.certificate_until_s())
     # Always all: a process that is not there has nothing in memory.

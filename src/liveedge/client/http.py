@@ -16,6 +16,7 @@ from urllib.parse import urlencode
 
 import httpx
 
+from liveedge.client.sse import DONE, EventReader, StreamTooLarge
 from liveedge.core.clock import Clock
 
 TIMEOUT_S = 60.0  # longer than the server's own deadline of a question
@@ -156,6 +157,8 @@ class Client:
                 return self._collect(begun_s, _events(response), on_text)
         except httpx.HTTPError as error:
             raise _unreachable(self._http, error) from error
+        except StreamTooLarge as error:
+            raise Refused(200, "unreadable", f"the answer has no end: {error}") from error
 
     def _collect(
         self,
@@ -203,10 +206,9 @@ class Client:
 
 def _events(response: httpx.Response) -> Iterator[dict[str, Any]]:
     """The JSON of each SSE event until `[DONE]`; an error event is raised."""
-    for line in _lines(response):
-        data = line.removeprefix(b"data:").strip()
-        if not line.startswith(b"data:") or data == b"[DONE]":
-            continue
+    for data in _data(response):
+        if data == DONE:
+            continue  # read to the end, so that the connection serves the next question
         event: dict[str, Any] = json.loads(data)
         if "error" in event:
             error = event["error"]
@@ -214,12 +216,12 @@ def _events(response: httpx.Response) -> Iterator[dict[str, Any]]:
         yield event
 
 
-def _lines(response: httpx.Response) -> Iterator[bytes]:
-    """Lines ended by LF only: httpx's own splits inside texts that hold U+2028 or U+0085."""
-    rest = b""
-    for data in response.iter_bytes():
-        *lines, rest = (rest + data).split(b"\n")
-        yield from lines
+def _data(response: httpx.Response) -> Iterator[str]:
+    """Not httpx's own lines: those are split inside texts that hold U+2028 or U+0085."""
+    reader = EventReader()
+    for piece in response.iter_bytes():
+        yield from (event.data for event in reader.feed(piece))
+    yield from (event.data for event in reader.finish())
 
 
 def _refusal(response: httpx.Response) -> Refused:

@@ -13,11 +13,11 @@ from types import FrameType
 from typing import Any
 
 from liveedge.client.http import Answer, Client, Refused
+from liveedge.client.local_server import ServerFailed, Started, running_server
+from liveedge.client.truth import CodeUnreadable, Oracle
 from liveedge.core.clock import Clock, SystemClock
 from liveedge.demo.report import JsonReport, Report, Result, TextReport, passed, summarise
 from liveedge.demo.script import CLIP_S, PAST_S, SCRIPT, Step, media_part
-from liveedge.demo.server import ServerFailed, Started, running_server
-from liveedge.demo.truth import CodeUnreadable, Oracle
 from liveedge.sim.questions import TEST_SEEDS, score
 
 DEFAULT_SEED = TEST_SEEDS.start  # a scene the shipped model was not trained on

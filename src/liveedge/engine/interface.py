@@ -42,6 +42,7 @@ class EngineSettings:
     load_threads: int = 2  # workers that load and preprocess frames
     shared_frame_bytes: int = 128 << 20  # pixels on their way to the engine process
     verify_share: float = 0.0  # of answers that reused something: computed again cold and compared
+    clock_speed: float = 1.0  # of the engine's clock; the server's is the same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

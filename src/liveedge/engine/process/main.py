@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from liveedge.core.clock import Clock, SystemClock
+from liveedge.core.clock import Clock, SystemClock, clock_at
 from liveedge.core.errors import InternalError, LiveEdgeError
 from liveedge.core.log import configure
 from liveedge.core.startup import process_started_s
@@ -93,7 +93,7 @@ def main(arguments: list[str]) -> None:
     imports_ms = _import(clock)
     inlet.arrived.wait()
     try:
-        _run(inlet, frames_fd, clock, imports_ms)
+        _run(inlet, frames_fd, imports_ms)
     except LiveEdgeError as error:
         inlet.send(OpenFailed(error))
     channel.flush()
@@ -110,10 +110,11 @@ def _import(clock: Clock) -> float:
     return (clock.monotonic_s() - began_s) * 1000
 
 
-def _run(inlet: Inlet, frames_fd: int, clock: Clock, imports_ms: float) -> None:
+def _run(inlet: Inlet, frames_fd: int, imports_ms: float) -> None:
     asked = inlet.opening
     assert asked is not None
     configure(asked.log_level, asked.log_format)
+    clock = clock_at(asked.settings.clock_speed)
     opening = importlib.import_module(START).Opening(Path(asked.folder), asked.settings, clock)
     core = importlib.import_module(CORE).EngineCore(
         opening.open(),

@@ -1,4 +1,4 @@
-"""The server of the demonstration: a child process on a free port of this machine.
+"""A server of one's own: a child process on a free port of this machine.
 
 Owns    the child and the file with its output; leaving the `with` block ends both. A pipe to the
         child's standard input ends the child also where this process is killed.
@@ -18,6 +18,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, TypeAlias
 
 from liveedge.client.http import Client, Refused
@@ -76,17 +77,18 @@ def running_server(
     clock: Clock,
     flags: Sequence[str] = (),
     progress: Progress = lambda _what, _seconds: None,
+    log_path: Path | None = None,
 ) -> Iterator[Started]:
     """Start `liveedge serve`, wait until it is ready, stop it at the end whatever happens.
 
-    A refused call within the block is told as the end of the server where that is its reason.
+    What it says goes to a new file at `log_path`, or to one that is gone at the end. A refused call within the block is told as the end of the server where that is its reason.
     """
     chosen = port or free_port()
     command = [sys.executable, "-m", "liveedge", "serve", *([model] if model else [])]
     command += ["--host", "127.0.0.1", "--port", str(chosen), "--until-stdin-closes", *flags]
     # Settings of a real server (a key, another port) must not leak into the demonstration.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("LIVEEDGE_")}
-    with tempfile.TemporaryFile(mode="w+") as output:
+    with _output(log_path) as output:
         begun_s = clock.monotonic_s()
         child = subprocess.Popen(
             command,
@@ -119,6 +121,10 @@ def running_server(
             raise ServerFailed("\n  ".join([message, *tail])) from error
         finally:
             _stop(child)
+
+
+def _output(path: Path | None) -> IO[str]:
+    return tempfile.TemporaryFile(mode="w+") if path is None else path.open(mode="w+")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""The live benchmark and the soak: any OpenAI-compatible server, measured from outside."""

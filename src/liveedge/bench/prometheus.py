@@ -1,0 +1,81 @@
+"""The text format of Prometheus, read: of ours, vLLM, SGLang, llama.cpp or any other server. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeAlias
+
+Series: TypeAlias = tuple[str, Mapping[str, str], float]  # name, labels, value
+
+_LINE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*$")
+_LABEL = re.compile(r'([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"')
+
+# What servers call the same thing, without the prefix before the last colon or `liveedge_`.
+QUEUE_DEPTH = ("num_requests_waiting", "num_queue_reqs", "requests_deferred", "queue_size")
+RUNNING = ("num_requests_running", "num_running_reqs", "requests_processing")
+KV_USED = ("kv_cache_usage_perc", "gpu_cache_usage_perc", "token_usage", "kv_cache_usage_ratio")
+_PREFIX = re.compile(r"^(?:.*:|liveedge_)")
+# Kept as they are, summed over their labels: few, since every look writes them.
+KEPT = frozenset(
+    {
+        "budget_used_questions",
+        "encoder_cache_bytes",
+        "encoder_groups_total_hit",
+        "encoder_groups_total_miss",
+        "engine_restarts_total",
+        "kv_resident_tokens",
+        "num_preemptions_total",
+        "prefix_cache_hits_total",
+        "prefix_cache_queries_total",
+        "process_resident_memory_bytes",
+        "stream_memory_bytes",
+        "stream_retained_frames",
+        "windows",
+    }
+)
+_SPLIT_BY = {"encoder_groups_total": "cache", "budget_used": "of"}  # labels that stay apart
+
+
+def parsed(text: str) -> Iterator[Series]:
+    """Every sample that is a number; what is no sample (comments, nonsense) is passed over."""
+    for line in text.splitlines():
+        match = None if line.startswith("#") else _LINE.match(line)
+        if match is None:
+            continue
+        try:
+            value = float(match[3])
+        except ValueError:
+            continue
+        if math.isfinite(value):
+            yield match[1], dict(_LABEL.findall(match[2] or "")), value
+
+
+def looked_at(text: str) -> dict[str, float]:
+    """`queue_depth`, `running`, `kv_used_share` under one name for every server, and those of `KEPT`.
+
+    A series per engine or model is summed; shares take the largest.
+    """
+    found: dict[str, float] = {}
+    for name, labels, value in parsed(text):
+        short = _PREFIX.sub("", name)
+        if short in _SPLIT_BY:
+            short = f"{short}_{labels.get(_SPLIT_BY[short], '')}"
+        for known, names in (("queue_depth", QUEUE_DEPTH), ("running", RUNNING)):
+            if short in names:
+                found[known] = found.get(known, 0.0) + value
+        if short in KV_USED:
+            found["kv_used_share"] = max(found.get("kv_used_share", 0.0), value)
+        elif short in KEPT:
+            found[short] = found.get(short, 0.0) + value
+    return found
+
+
+def summed(series: Iterable[Series]) -> dict[str, float]:
+    """Every name with the sum over its labels, histograms left out: for whoever watches them all."""
+    found: dict[str, float] = {}
+    for name, _, value in series:
+        if not name.endswith(("_bucket", "_sum", "_count", "_created", "_info")):
+            found[name] = found.get(name, 0.0) + value
+    return found

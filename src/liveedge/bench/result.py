@@ -1,0 +1,199 @@
+"""A result folder and what its summary holds.
+
+    scenario.json     the scenario, whole          environment.json  machine, versions, server, command
+    records.jsonl     a line per request           samples.jsonl     a line per look at server and machine
+    summary.json      the figures                  report.html .md .png
+
+A run that was killed leaves the records of its last step in records.unjudged.jsonl: without truth.
+
+Everything after the first four is made from them alone: `liveedge bench report FOLDER` makes it again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from liveedge.bench.record import Record, record_of
+from liveedge.bench.scenario import Scenario, scenario_of
+
+SCENARIO, ENVIRONMENT = "scenario.json", "environment.json"
+RECORDS, SAMPLES, SUMMARY = "records.jsonl", "samples.jsonl", "summary.json"
+UNJUDGED = "records.unjudged.jsonl"
+PERCENTS = (50, 90, 95, 99)
+
+
+class ResultInvalid(Exception):
+    """A folder that is no result, or not whole: which file, and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """Of one measure in one step. Percentiles by the method that `Summary.percentile_method` names."""
+
+    n: int
+    mean: float | None = None
+    low: float | None = None  # smallest
+    high: float | None = None  # largest
+    percentiles: Mapping[str, float] = field(default_factory=dict)  # "p50", "p90", "p95", "p99"
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # 95 % confidence
+    too_few: Sequence[str] = ()  # percentiles that so few samples do not carry
+    # As how many independent samples they count: fewer where neighbours wait in one queue. None:
+    # looks at a gauge, which have no intervals.
+    n_independent: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proportion:
+    """k of n, with a 95 % Wilson interval."""
+
+    k: int
+    n: int
+    share: float | None = None
+    interval: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSummary:
+    """One step of the sweep, all repeats together. Rates are per second, warm-up is left out."""
+
+    step: int
+    offered_per_s: float | None  # None: closed loop
+    concurrency: int | None  # None: open loop
+    seconds: float  # measured, all repeats together
+    sent: int
+    achieved_per_s: float  # complete answers
+    goodput_per_s: float  # of those, within the objectives
+    good: Proportion
+    outcomes: Mapping[str, int]  # by Outcome, all of them
+    codes: Mapping[str, int]  # of what was not ok: "429 queue_full", "timeout"
+    # By measure, as `definitions.LATENCIES` and docs/benchmark.md define them: ttft_ms, service_ttft_ms,
+    # itl_ms, tpot_ms, total_ms, service_total_ms, capture_to_request_ms, age_ms, freshness_ms (the
+    # server's evidence), known_freshness_ms (the bench's own), connect_ms, headers_ms
+    latencies: Mapping[str, Distribution]
+    with_timeouts: Mapping[str, Distribution]  # total_ms and ttft_ms, time-outs at their bound
+    server_ms: Mapping[str, Distribution]  # the server's own stages
+    tokens: Mapping[str, float]  # prompt, completion, cached: per second and share
+    accuracy: Proportion
+    accuracy_by_kind: Mapping[str, Proportion]
+    lateness_ms: Distribution  # of the generator: sent after it was due
+    machine: Mapping[str, Distribution]  # sampled beside: cpu_share, rss_mb, queue_depth, gpu_...
+    warnings: Sequence[str] = ()
+    invalid: Sequence[str] = ()  # why this step says nothing about the server
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """All figures of a run."""
+
+    name: str
+    work_digest: str
+    valid: bool
+    invalid: Sequence[str]  # reasons
+    warnings: Sequence[str]
+    percentile_method: str
+    clock: Mapping[str, float]  # offset_ms and uncertainty_ms between this machine and the server
+    steps: Sequence[StepSummary]
+    cold: Mapping[str, float] = field(default_factory=dict)  # process_start_ms, model_load_ms, ...
+    # Of a rate sweep, requests per second: sustained_per_s, saturated_per_s, within_slo_per_s,
+    # peak_achieved_per_s, peak_goodput_per_s; what was not found is not there.
+    capacity: Mapping[str, float] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        return _finite(asdict(self))
+
+
+def summary_of(document: Mapping[str, Any]) -> Summary:
+    """A summary from its JSON."""
+    steps = [_step(step) for step in document["steps"]]
+    return Summary(**{**document, "steps": steps})
+
+
+def _step(document: Mapping[str, Any]) -> StepSummary:
+    by_name = {"latencies", "with_timeouts", "server_ms", "machine"}
+    made: dict[str, Any] = dict(document)
+    for key in by_name:
+        made[key] = {name: Distribution(**one) for name, one in document[key].items()}
+    made["lateness_ms"] = Distribution(**document["lateness_ms"])
+    for key in ("good", "accuracy"):
+        made[key] = Proportion(**document[key])
+    kinds = document["accuracy_by_kind"]
+    made["accuracy_by_kind"] = {name: Proportion(**one) for name, one in kinds.items()}
+    return StepSummary(**made)
+
+
+@dataclass(frozen=True, slots=True)
+class ResultFolder:
+    """The files of one run. Writing appends line by line, so that a run that breaks leaves what it had."""
+
+    path: Path
+
+    def scenario(self) -> Scenario:
+        return scenario_of(self._json(SCENARIO))
+
+    def environment(self) -> dict[str, Any]:
+        return self._json(ENVIRONMENT)
+
+    def summary(self) -> Summary:
+        return summary_of(self._json(SUMMARY))
+
+    def records(self) -> Iterator[Record]:
+        return map(record_of, self._rows(RECORDS))
+
+    def samples(self) -> Iterator[dict[str, Any]]:
+        """Each with `at_s` (clock of the records), `metrics` and `machine`: name to number.
+
+        Rows with a `kind` are none of these. `generator`, one per step: `repeat`, `step`, `begun_s`,
+        `seconds` (of sending), `cpu_share` (of one core), `max_in_flight` (the most that was open),
+        `in_flight_limit`, `n_sent`, `n_not_sent`, `lateness_ms_max`, `loop_stall_ms_max`,
+        `n_loop_stalls` (above 50 ms), `loop_stalled_s` (all of them), `connections_made`,
+        `connections_dropped`. `cold`: `name`, `ms`, and `record`.
+        """
+        return self._rows(SAMPLES)
+
+    def write(self, name: str, document: Mapping[str, Any]) -> None:
+        text = json.dumps(_finite(document), indent=1, ensure_ascii=False)
+        (self.path / name).write_text(text + "\n", encoding="utf-8")
+
+    def append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        with (self.path / name).open("a", encoding="utf-8") as file:
+            for row in rows:
+                file.write(json.dumps(_finite(row), ensure_ascii=False) + "\n")
+
+    def _json(self, name: str) -> dict[str, Any]:
+        try:
+            document = json.loads((self.path / name).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ResultInvalid(f"{self.path / name} cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise ResultInvalid(f"{self.path / name} is no JSON: {error}") from error
+        if not isinstance(document, dict):
+            raise ResultInvalid(f"{self.path / name} holds no object")
+        return document
+
+    def _rows(self, name: str) -> Iterator[dict[str, Any]]:
+        """Every whole line; one that was being written when the run broke is left out."""
+        try:
+            with (self.path / name).open(encoding="utf-8") as file:
+                yield from (json.loads(line) for line in file if line.endswith("\n"))
+        except OSError as error:
+            raise ResultInvalid(f"{self.path / name} cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise ResultInvalid(
+                f"{self.path / name} holds a line that is no JSON: {error}"
+            ) from error
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no nan: what is not known is null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(inner) for inner in value]
+    return value

@@ -1,0 +1,233 @@
+"""One run of a scenario into its folder: sources, warm-up, steps, judgement, figures, report.
+
+Owns    the folder's files up to the summary, and the order of everything that a run does.
+Thread  the event loop's.
+Never   keeps what has ended to itself: each record is written when it ends, and again, with what is
+        true, after its step. A run that breaks or is killed leaves all that it had.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TextIO, TypeAlias
+
+from liveedge.bench.asking import Asker
+from liveedge.bench.connections import Dial
+from liveedge.bench.generator import Generator, SelfLook, StepRun
+from liveedge.bench.interfaces import MediaSource
+from liveedge.bench.record import Record, measured
+from liveedge.bench.result import (
+    ENVIRONMENT,
+    RECORDS,
+    SAMPLES,
+    SCENARIO,
+    SUMMARY,
+    UNJUDGED,
+    ResultFolder,
+    Summary,
+)
+from liveedge.bench.scenario import Scenario
+from liveedge.bench.schedule import steps
+from liveedge.core.clock import Clock
+
+
+class Sampler(Protocol):
+    """Looks at server and machine beside the run."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+class Probe(Protocol):
+    """Asks a few requests before the first step, one after the other; gives rows of samples.jsonl."""
+
+    async def __call__(self, asker: Asker, source: MediaSource) -> Sequence[Mapping[str, Any]]: ...
+
+
+Keep: TypeAlias = Callable[[Mapping[str, Any]], None]  # of a row of samples.jsonl; any thread
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a run is made of."""
+
+    source: MediaSource
+    sampler: Callable[[Keep, float], Sampler]  # gets the clock's moment that is 0 in the records
+    environment: Callable[[], Awaitable[Mapping[str, Any]]]  # before the run
+    environment_after: Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+    summarise: Callable[[ResultFolder], Summary]
+    write_report: Callable[[ResultFolder], object]
+    probe: Probe | None = None  # cold and warm apart
+    say: Callable[[str], None] = lambda _line: None
+    look: SelfLook = field(default_factory=SelfLook)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Who is asked, resolved."""
+
+    model: str
+    api_key: str | None = field(repr=False)
+    dial: Dial
+
+
+async def run_scenario(
+    scenario: Scenario, folder: ResultFolder, *, target: Target, parts: Parts, clock: Clock
+) -> Summary:
+    """Run it whole; the folder exists and is empty. Raises what the source or a helper raises."""
+    folder.write(SCENARIO, scenario.as_json())
+    environment = await parts.environment()
+    folder.write(ENVIRONMENT, environment)
+    samples = SampleLog(folder)
+    begun_s = clock.monotonic_s()
+    asker = Asker(
+        scenario=scenario,
+        model=target.model,
+        api_key=target.api_key,
+        dial=target.dial,
+        clock=clock,
+        begun_s=begun_s,
+    )
+    sampler = parts.sampler(samples.keep, begun_s)
+    with RecordLog(folder) as records:  # the last to close: what is open ends in it
+        async with _opened(scenario, asker, sampler, parts):
+            await _measure(scenario, records, samples, asker, parts, clock)
+    folder.write(ENVIRONMENT, await parts.environment_after(environment))
+    summary = parts.summarise(folder)
+    folder.write(SUMMARY, summary.as_json())
+    parts.write_report(folder)
+    return summary
+
+
+@contextlib.asynccontextmanager
+async def _opened(
+    scenario: Scenario, asker: Asker, sampler: Sampler, parts: Parts
+) -> AsyncIterator[None]:
+    """Cameras and sampler; whatever happens, the cameras leave the server last."""
+    try:
+        parts.say(f"opening {scenario.sources.count} cameras ({scenario.sources.kind})")
+        await parts.source.open()
+        await sampler.start()
+        try:
+            yield
+        finally:
+            await sampler.stop()
+    finally:
+        await asker.close()
+        await parts.source.close()
+
+
+async def _measure(
+    scenario: Scenario,
+    records: RecordLog,
+    samples: SampleLog,
+    asker: Asker,
+    parts: Parts,
+    clock: Clock,
+) -> None:
+    if parts.probe is not None:
+        parts.say("asking a few requests one by one: cold and warm")
+        for row in await parts.probe(asker, parts.source):
+            samples.keep(row)
+    generator = Generator(
+        scenario=scenario,
+        asker=asker,
+        source=parts.source,
+        clock=clock,
+        on_record=records.ended,
+        look=parts.look,
+    )
+    n_steps = scenario.n_steps * scenario.load.repeats
+    for number, step in enumerate(steps(scenario.load)):
+        if number:
+            await clock.sleep(scenario.load.pause_s)
+        run = await generator.run(step)
+        samples.keep(run.own)
+        await parts.source.judge(
+            [record for record in run.records if record.index in run.notes], run.notes
+        )
+        records.judged(run.records)
+        parts.say(f"step {number + 1}/{n_steps}: {told(run)}")
+
+
+class SampleLog:
+    """Lines of samples.jsonl, from the run and from the sampler's thread."""
+
+    def __init__(self, folder: ResultFolder) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        folder.append(SAMPLES, ())
+
+    def keep(self, row: Mapping[str, Any]) -> None:
+        with self._lock:  # a long line is written in pieces
+            self._folder.append(SAMPLES, (row,))
+
+
+class RecordLog:
+    """Records on disk: as they end, and again once their step is judged."""
+
+    def __init__(self, folder: ResultFolder) -> None:
+        self._folder = folder
+        self._unjudged: TextIO | None = None
+
+    def __enter__(self) -> RecordLog:
+        self._folder.append(RECORDS, ())
+        self._unjudged = (self._folder.path / UNJUDGED).open("w", encoding="utf-8")
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        assert self._unjudged is not None
+        empty = self._unjudged.tell() == 0
+        self._unjudged.close()
+        if empty:
+            (self._folder.path / UNJUDGED).unlink()
+
+    def ended(self, record: Record) -> None:
+        """One line, flushed: what has ended is not lost with the run."""
+        assert self._unjudged is not None
+        line = json.dumps(_row(record), ensure_ascii=False)  # `dump` takes three times as long
+        self._unjudged.write(f"{line}\n")
+        self._unjudged.flush()
+
+    def judged(self, records: Sequence[Record]) -> None:
+        """The records of a step, whole now; they take the place of what `ended` wrote."""
+        assert self._unjudged is not None
+        self._folder.append(RECORDS, map(_row, records))
+        self._unjudged.seek(0)
+        self._unjudged.truncate()
+
+
+def _row(record: Record) -> dict[str, Any]:
+    """`Record.as_json` without copying what it holds: it is written at once."""
+    return {name: getattr(record, name) for name in record.__slots__}
+
+
+def told(run: StepRun) -> str:
+    """A step in one line, for who watches."""
+    records = list(measured(run.records))
+    ok = [record for record in records if record.outcome == "ok"]
+    step = run.step
+    offered = (
+        f"concurrency {step.concurrency}"
+        if step.rate_per_s is None
+        else f"offered {step.rate_per_s:g}/s"
+    )
+    ttft = nearest_rank([one.first_content_s - one.due_s for one in ok if one.first_content_s], 95)
+    first = "p95 TTFT -" if ttft is None else f"p95 TTFT {ttft * 1000:.0f} ms"
+    failed = len(records) - len(ok)
+    achieved = f"{len(ok) / step.duration_s:.2f}/s"
+    late_ms, stall_ms = run.own["lateness_ms_max"], run.own["loop_stall_ms_max"]
+    own = f"late {late_ms:.0f} ms, stall {stall_ms:.0f} ms, CPU {run.own['cpu_share']:.0%}"
+    return f"{offered}: {len(records)} sent, {achieved}, {first}, {failed} failed (own: {own})"
+
+
+def nearest_rank(values: Sequence[float], percent: float) -> float | None:
+    """A percentile that is one of the values."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)] if ordered else None

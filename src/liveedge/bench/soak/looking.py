@@ -1,0 +1,113 @@
+"""Looks at the server from outside, again and again: processes, `/metrics`, streams. One line each."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+
+from liveedge.bench.soak import processes
+from liveedge.bench.soak.place import Place
+
+TIMEOUT_S = 30.0
+GPU_TIMEOUT_S = 10.0
+GPU_QUERY = ("--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits")
+_TYPE = re.compile(r"# TYPE (\S+) (\S+)")
+_SAMPLE = re.compile(r"([a-zA-Z_:][\w:]*)(\{.*\})? (\S+)")
+
+
+def look_on(place: Place) -> None:
+    """Until the run is over."""
+    smi = shutil.which("nvidia-smi")
+    with httpx.Client(base_url=place.url, trust_env=False, timeout=TIMEOUT_S) as http:
+        for _ in place.ticks("look", place.options.look_every_s):
+            look(place, http, smi)
+
+
+def look_at_rest(place: Place) -> None:
+    """The last line of a run: nobody asks any more, and nothing may be in progress."""
+    with httpx.Client(base_url=place.url, trust_env=False, timeout=TIMEOUT_S) as http:
+        look(place, http, shutil.which("nvidia-smi"), what="rest")
+
+
+def look(place: Place, http: httpx.Client, smi: str | None, *, what: str = "look") -> None:
+    """One line with everything; with what could be had where the server did not answer."""
+    fields: dict[str, Any] = {"machine": processes.machine()}
+    if place.pid is not None:
+        fields["processes"] = {
+            role: [processes.as_json(one) for one in found]
+            for role, found in processes.of_server(place.pid).items()
+        }
+    if smi is not None:
+        fields["gpu_mb"] = _gpu_mb(smi)
+    try:
+        fields["gauges"], fields["totals"] = metrics(http.get("/metrics").raise_for_status().text)
+        listed = http.get("/v1beta/streams").raise_for_status().json()["data"]
+    except httpx.HTTPError as error:
+        fields["error"] = repr(error)[:200]
+    else:
+        now_ms = place.stream_clock.wall_ms()
+        fields["streams"] = [seen(stream, now_ms) for stream in listed]
+    place.log.write(what, **fields)
+
+
+def metrics(text: str) -> tuple[dict[str, float], dict[str, float]]:
+    """Gauges and totals of a Prometheus page, by name and labels as written.
+
+    Totals are counters, and sums and counts of histograms; their buckets are left out.
+    """
+    kinds: dict[str, str] = {}
+    gauges: dict[str, float] = {}
+    totals: dict[str, float] = {}
+    for line in text.splitlines():
+        if named := _TYPE.fullmatch(line):
+            kinds[named[1]] = named[2]
+        elif sample := _SAMPLE.fullmatch(line):
+            name, key = sample[1], sample[1] + (sample[2] or "")
+            if kinds.get(name) == "gauge":
+                gauges[key] = float(sample[3])
+            elif not name.endswith("_bucket"):
+                totals[key] = float(sample[3])
+    return gauges, totals
+
+
+def seen(stream: Mapping[str, Any], now_ms: int) -> dict[str, Any]:
+    """What is kept of a stream's view. `age_ms` of its newest frame is stream time."""
+    newest_ms = stream.get("last_frame_at_ms")
+    return {
+        "id": stream["id"],
+        "kind": stream["source"]["type"],
+        "health": stream.get("health"),
+        "age_ms": None if newest_ms is None else now_ms - newest_ms,
+        "fps": stream.get("recent_fps"),
+        "memory_bytes": stream.get("memory_bytes"),
+        "reconnects": stream.get("reconnects"),
+        "corrupt": stream.get("corrupt_frames"),
+        "adds_up": adds_up(stream),
+    }
+
+
+def adds_up(stream: Mapping[str, Any]) -> bool:
+    """What must hold of a stream's counters at every instant."""
+    if stream.get("last_frame_index") is None:
+        return True
+    kept, gone = stream["retained_frame_count"], stream["evicted_frame_count"]
+    span_ms = stream["last_frame_at_ms"] - stream["first_frame_at_ms"]
+    return bool(
+        kept + gone == stream["last_frame_index"] + 1 and stream["stream_time_ms"] == span_ms
+    )
+
+
+def _gpu_mb(smi: str) -> float | None:
+    """Memory that all programs together hold on the machine's GPUs; None where it is not told."""
+    try:
+        told = subprocess.run(
+            [smi, *GPU_QUERY], capture_output=True, text=True, timeout=GPU_TIMEOUT_S, check=True
+        ).stdout
+        return sum(float(line.split(",")[1]) for line in told.splitlines() if line.strip())
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return None

@@ -1,0 +1,1 @@
+"""`liveedge bench` and `liveedge soak`: measure a server from outside."""

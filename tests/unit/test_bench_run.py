@@ -1,0 +1,157 @@
+"""A whole run into its folder, against a scripted server on a clock that a test moves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from liveedge.bench.generator import SelfLook
+from liveedge.bench.record import Record
+from liveedge.bench.result import RECORDS, SAMPLES, UNJUDGED, ResultFolder, Summary
+from liveedge.bench.run import Parts, RecordLog, Target, run_scenario
+from liveedge.bench.scenario import Scenario
+from liveedge.testing.clock import FakeClock
+from tests.bench_parts import FixedSource, NoSampler, no_summary, scenario
+from tests.bench_stub import Stub, driven, streamed
+
+ANSWER = streamed(headers_s=0.1, first_s=0.1, gaps_s=[0.1], words=["re", "d"])
+SHORT = {"kind": "constant", "warmup_s": 1.0, "duration_s": 2.0, "pause_s": 3.0}
+
+
+def parts(source: FixedSource, told: Scenario, **changes: Any) -> Parts:
+    async def environment() -> Mapping[str, Any]:
+        return {"when": "before"}
+
+    async def environment_after(before: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**before, "after": source.state}
+
+    def summarise(folder: ResultFolder) -> Summary:
+        return no_summary(folder.scenario(), list(folder.records()), list(folder.samples()))
+
+    made: dict[str, Any] = {
+        "source": source,
+        "sampler": lambda _keep, _begun_s: NoSampler(),
+        "environment": environment,
+        "environment_after": environment_after,
+        "summarise": summarise,
+        "write_report": lambda folder: (folder.path / "report.md").write_text("done"),
+        "look": SelfLook(every_s=0.5),
+    }
+    return Parts(**made | changes)
+
+
+async def run_into(
+    path: Path, told: Scenario, source: FixedSource, **changes: Any
+) -> tuple[ResultFolder, Stub]:
+    clock = FakeClock()
+    stub = Stub(lambda _n, _body: ANSWER, clock=clock)
+    folder = ResultFolder(path)
+    target = Target(model="m", api_key=None, dial=stub.dial)
+    made = parts(source, told, **changes)
+    await driven(clock, run_scenario(told, folder, target=target, parts=made, clock=clock))
+    return folder, stub
+
+
+async def test_a_run_leaves_every_file_of_its_result(tmp_path: Path) -> None:
+    told = scenario(load={**SHORT, "rates_per_s": [2, 4], "repeats": 2})
+    said: list[str] = []
+
+    folder, stub = await run_into(tmp_path, told, FixedSource(), say=said.append)
+
+    records, samples = list(folder.records()), list(folder.samples())
+    assert folder.scenario() == told
+    assert folder.environment() == {"when": "before", "after": "closed"}
+    assert folder.summary().valid
+    assert (tmp_path / "report.md").read_text() == "done"
+    assert not (tmp_path / UNJUDGED).exists()
+    assert [record.index for record in records] == list(range(len(stub.served)))
+    assert all(record.correct and record.truth == "red" for record in records)
+    assert [(row["kind"], row["repeat"], row["step"]) for row in samples] == [
+        ("generator", 0, 0),
+        ("generator", 0, 1),
+        ("generator", 1, 0),
+        ("generator", 1, 1),
+    ]
+    assert "step 2/4: offered 4/s: 8 sent, 4.00/s, p95 TTFT 200 ms, 0 failed" in said[2]
+
+
+async def test_steps_have_a_pause_between_them_and_none_before_the_first(tmp_path: Path) -> None:
+    told = scenario(load={**SHORT, "rates_per_s": [1, 1]})
+
+    folder, _ = await run_into(tmp_path, told, FixedSource())
+
+    first, second = (row["begun_s"] for row in folder.samples())
+    assert first == pytest.approx(0.0)
+    assert second == pytest.approx(1.0 + 2.0 + 3.0)
+
+
+async def test_records_of_the_probe_come_before_those_of_the_steps(tmp_path: Path) -> None:
+    async def probe(asker: Any, _source: Any) -> list[dict[str, Any]]:
+        return [{"kind": "cold", "name": "x_ms", "ms": 1.0, "index": asker.next_index()}]
+
+    told = scenario(load={**SHORT, "rates_per_s": [1]})
+
+    folder, _ = await run_into(tmp_path, told, FixedSource(), probe=probe)
+
+    assert next(folder.samples())["kind"] == "cold"
+    assert next(folder.records()).index == 1
+
+
+class BrokenSource(FixedSource):
+    """Its camera is gone after the first requests."""
+
+    def prepare(self, index: int) -> Any:
+        if index == 5:
+            raise RuntimeError("the camera is gone")
+        return super().prepare(index)
+
+
+async def test_a_run_that_breaks_leaves_what_has_ended_and_closes_its_cameras(
+    tmp_path: Path,
+) -> None:
+    source = BrokenSource()
+    told = scenario(load={**SHORT, "rates_per_s": [5]})
+
+    with pytest.raises(RuntimeError, match="the camera is gone"):
+        await run_into(tmp_path, told, source)
+
+    left = [json.loads(line) for line in (tmp_path / UNJUDGED).read_text().splitlines()]
+    assert [(row["index"], row["code"]) for row in left] == [
+        *((index, "") for index in range(4)),
+        (4, "run_ended"),  # it was open
+    ]
+    assert source.state == "closed"
+    assert (tmp_path / RECORDS).read_text() == ""
+
+
+async def test_a_camera_that_cannot_be_opened_ends_the_run_before_any_request(
+    tmp_path: Path,
+) -> None:
+    class Closed(FixedSource):
+        async def open(self) -> None:
+            raise RuntimeError("no camera")
+
+    source = Closed()
+
+    with pytest.raises(RuntimeError, match="no camera"):
+        await run_into(tmp_path, scenario(load=SHORT), source)
+
+    assert source.state == "closed"
+    assert (tmp_path / SAMPLES).exists()
+
+
+def test_judged_records_take_the_place_of_those_written_as_they_ended(tmp_path: Path) -> None:
+    folder = ResultFolder(tmp_path)
+    record = Record(index=4, outcome="ok")
+    with RecordLog(folder) as log:
+        log.ended(record)
+        assert '"index": 4' in (tmp_path / UNJUDGED).read_text()
+        record.truth = "red"
+        log.judged([record])
+        assert (tmp_path / UNJUDGED).read_text() == ""
+
+    assert [one.truth for one in folder.records()] == ["red"]
