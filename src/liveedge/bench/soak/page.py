@@ -15,6 +15,7 @@ from liveedge.bench.soak.series import (
     SETTLE_SHARE,
     Series,
     cores,
+    loads,
     quantile,
     series,
 )
@@ -111,7 +112,7 @@ def _head(found: Verdict) -> Iterator[str]:
 def _tiles(found: Verdict, end_s: float) -> Iterator[str]:
     asks = [line for line in found.evidence.asks if line["status"] == 200]
     ttft = [line["ttft_ms"] for line in asks if "ttft_ms" in line]
-    loads = [look["machine"]["load"] for look in found.evidence.looks if "machine" in look]
+    busy = [load for _, load in loads(found.evidence.lines)]
     kills = [line["recovered_real_s"] for line in found.evidence.done.get("kill", ()) if line["ok"]]
     tiles = [
         (f"{end_s / 3600:.2f} h", f"of stream time{_accelerated(found)}"),
@@ -123,7 +124,7 @@ def _tiles(found: Verdict, end_s: float) -> Iterator[str]:
         ),
         (f"{len(found.evidence.begun.get('kill', ()))}", "engine kills"),
         (f"{max(kills, default=0.0):.1f} s", "longest recovery, real"),
-        (f"{quantile(loads, 0.5):.1f}", "load of the machine, median"),
+        (f"{quantile(busy, 0.5):.1f}", "load of the machine, median"),
     ]
     yield "<div class='tiles'>"
     yield from (
@@ -199,12 +200,8 @@ def _busy(found: Verdict) -> list[Drawn]:
     for at_s, spent in cores(found.evidence.lines, found.options.speed):
         for role, value in spent.items():
             lines.setdefault(role, []).append((at_s, value, 0))
-    loads = [
-        (float(look["at_s"]), float(look["machine"]["load"]), 0)
-        for look in found.evidence.looks
-        if "machine" in look
-    ]
-    return [*(Drawn(role, lines.get(role, [])) for role in ROLES), Drawn("machine's load", loads)]
+    load = [(at_s, value, 0) for at_s, value in loads(found.evidence.lines)]
+    return [*(Drawn(role, lines.get(role, [])) for role in ROLES), Drawn("machine's load", load)]
 
 
 def _method() -> Iterator[str]:

@@ -45,6 +45,8 @@ BOUNDS = {
     "stream_memory_bytes": "stream_reserved_bytes",
     "kv_resident_tokens": None,  # of slots that are allocated at the start
 }
+RETAINED = "stream_retained_frames"
+MARGIN = 1.2
 STEP_SUM = "liveedge_inter_token_latency_seconds_sum"
 STEP_COUNT = "liveedge_inter_token_latency_seconds_count"
 
@@ -107,6 +109,12 @@ class Gathering:
         self._options = options
         self._segments = parts
         self._births: dict[tuple[int, object], float] = {}
+
+    @property
+    def most_retained(self) -> float:
+        """Frames of all streams that the server keeps, by its retention; more come in after a pause."""
+        options = self._options
+        return MARGIN * options.retention_s * options.fps * options.n_streams
 
     def segment_at(self, at_s: float) -> Segment | None:
         for segment in self._segments:
@@ -190,7 +198,10 @@ def _gauges(gathering: Gathering, look: Line) -> None:
             value / scale,
             life=life if name.startswith(OF_ENGINE) else None,
         )
-        if kind == "pool" and name in gathering.found:
+        if name == RETAINED and name in gathering.found:
+            gathering.found[name].is_bounded = True
+            gathering.found[name].bound = gathering.most_retained
+        elif kind == "pool" and name in gathering.found:
             bound = gauges.get(PREFIX + (_bound_key(name) or ""))
             gathering.found[name].is_bounded = True
             if bound is not None:  # 0 while an engine is being started
@@ -239,6 +250,12 @@ def _answers(gathering: Gathering, lines: Sequence[Line], kills: Sequence[float]
             for share, percent in ((0.5, 50), (0.95, 95)):
                 value = quantile(found, share)
                 gathering.add(f"first token p{percent} (real)", "time", "ms", middle_s, value)
+
+
+def loads(lines: Sequence[Line]) -> list[tuple[float, float]]:
+    """The machine's load average, by stream time."""
+    looks = [line for line in lines if line["what"] == "look" and "machine" in line]
+    return [(float(look["at_s"]), float(look["machine"]["load"])) for look in looks]
 
 
 def quantile(found: Iterable[float], share: float) -> float:

@@ -108,6 +108,15 @@ def slope(points: Points) -> Slope | None:
     )
 
 
+def later_half(points: Points) -> Points:
+    """Those of each group from its middle on."""
+    spans: dict[Hashable, tuple[float, float]] = {}
+    for at_s, _, group in points:
+        first, last = spans.get(group, (at_s, at_s))
+        spans[group] = min(first, at_s), max(last, at_s)
+    return [point for point in points if point[0] >= sum(spans[point[2]]) / 2]
+
+
 def _grouped(points: Points) -> list[Floats]:
     """[points, 2] of each group, in time."""
     found: dict[Hashable, list[tuple[float, float]]] = {}
