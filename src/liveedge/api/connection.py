@@ -31,6 +31,7 @@ from liveedge.api.errors import flat_body
 from liveedge.api.reply import dump
 
 MAX_LINE_BYTES = 8192  # of the WebSocket parser
+LEAVE_AT_THE_END_S = 0.5  # for who is refused because the server stops, which waits for it
 
 Part: TypeAlias = Literal["head", "body"]
 # Why connections were ended: no request came, it came too slowly, its answer was not read, one without
@@ -65,6 +66,7 @@ class HttpProtocol(H11Protocol):
         self._ended = ended
         self._crowd = crowd
         self._is_leaving = False
+        self._leave_s = limits.leave_s
         self._part: Part | None = None  # that is awaited
         self._timer: asyncio.TimerHandle | None = None
         self._n_bytes = 0  # of the present step
@@ -109,8 +111,10 @@ class HttpProtocol(H11Protocol):
         self._look()
 
     def shutdown(self) -> None:
+        """The server stops."""
+        self._leave_s = min(self._leave_s, LEAVE_AT_THE_END_S)
         if self._is_leaving:
-            self.transport.abort()
+            self._socket.abort()
         else:
             super().shutdown()
 
@@ -256,7 +260,7 @@ class HttpProtocol(H11Protocol):
         with suppress(OSError):  # it has gone meanwhile
             self._socket.write_eof()
         self.flow.resume_reading()
-        self._timer = self.loop.call_later(self._limits.leave_s, self._socket.abort)
+        self._timer = self.loop.call_later(self._leave_s, self._socket.abort)
 
     def _say(self, status: int, code: str, message: str) -> None:
         body = dump(flat_body(message, "invalid_request_error", code))
