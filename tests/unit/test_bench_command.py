@@ -36,6 +36,21 @@ def test_a_scenario_that_is_wrong_is_a_wrong_command_line(
     assert (status, "load.rates is no key here" in said) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--sizes", "320"), "write it as 320x240"),
+        (("--sizes", "320x240", "--frames", "one"), "write it as 1,2,4"),
+        (("--sizes", "320x240", "--threshold", "1"), "it must be between 0 and 1"),
+    ],
+)
+def test_an_envelope_that_is_none_is_a_wrong_command_line(
+    capsys: pytest.CaptureFixture[str], scenario: Path, flags: tuple[str, ...], message: str
+) -> None:
+    status = main(["bench", "envelope", str(scenario), *flags], {})
+    assert (status, message in capsys.readouterr().err) == (2, True)
+
+
 def test_a_server_that_does_not_answer_fails_the_run(
     capsys: pytest.CaptureFixture[str], scenario: Path, tmp_path: Path
 ) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from liveedge.bench.generator import SelfLook
+from liveedge.bench.interfaces import Prepared
 from liveedge.bench.record import Record
 from liveedge.bench.result import RECORDS, SAMPLES, UNJUDGED, ResultFolder, Summary
 from liveedge.bench.run import Parts, RecordLog, Target, run_scenario
@@ -126,6 +127,22 @@ async def test_a_run_that_breaks_leaves_what_has_ended_and_closes_its_cameras(
     ]
     assert source.state == "closed"
     assert (tmp_path / RECORDS).read_text() == ""
+
+
+async def test_a_step_that_cannot_be_judged_is_kept_without_truth(tmp_path: Path) -> None:
+    class Unjudged(FixedSource):
+        async def judge(self, records: Sequence[Record], notes: Mapping[int, Prepared]) -> None:
+            raise RuntimeError("the publisher has ended")
+
+    told = scenario(load={**SHORT, "rates_per_s": [2, 2]})
+
+    with pytest.raises(RuntimeError, match="the publisher has ended"):
+        await run_into(tmp_path, told, Unjudged())
+
+    assert [(one.outcome, one.truth) for one in ResultFolder(tmp_path).records()] == [
+        ("ok", None)
+    ] * 6
+    assert not (tmp_path / UNJUDGED).exists()
 
 
 async def test_a_camera_that_cannot_be_opened_ends_the_run_before_any_request(

@@ -118,6 +118,7 @@ class Asker:
         """Send it now. The record comes when it has ended; the future is never cancelled by us."""
         record = _record(planned)
         record.source, record.question = prepared.source, prepared.question
+        record.share = prepared.share
         record.thread_id = prepared.thread_id
         body = json.dumps(body_of(self._scenario, self._model, prepared)).encode()
         record.n_bytes = len(body)

@@ -124,9 +124,11 @@ class _Pair:
     chance: random.Random
 
     def lines(self) -> Iterator[Line]:
-        for name in BOUNDED:
-            values = [self._bounded(run, name) for run in (self.a, self.b)]
-            yield from self._percentiles(f"with_timeouts.{name}", values[0], values[1])
+        for share in ("", *self.step_a.shares):
+            for name in BOUNDED:
+                values = [self._bounded(run, name, share) for run in (self.a, self.b)]
+                shown = f"{share}: with_timeouts.{name}".removeprefix(": ")
+                yield from self._percentiles(shown, values[0], values[1])
         for name in WHOLE:
             values = [self._whole(run, name) for run in (self.a, self.b)]
             yield from self._percentiles(name, values[0], values[1])
@@ -142,11 +144,11 @@ class _Pair:
             pair = (self.step_a.accuracy, self.step_b.accuracy)
             yield self._share("accuracy", pair, is_gain=True)
 
-    def _bounded(self, run: Run, name: str) -> list[float]:
+    def _bounded(self, run: Run, name: str, share: str) -> list[float]:
+        """Of one share of a mix; empty: of all."""
         timeout_s = run.scenario.load.timeout_s
-        found = (
-            bounded_latency(one, name, timeout_s) for one in in_order(self.step_a, run.records)
-        )
+        mine = (one for one in in_order(self.step_a, run.records) if share in ("", one.share))
+        found = (bounded_latency(one, name, timeout_s) for one in mine)
         return [value for value in found if value is not None]
 
     def _whole(self, run: Run, name: str) -> list[float]:

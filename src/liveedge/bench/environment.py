@@ -77,12 +77,13 @@ def with_clock_after(before: Mapping[str, Any], after: ClockOffset) -> dict[str,
 
 
 def masked(arguments: Sequence[str], secrets: Collection[str] = ()) -> str:
-    """A command line as text, without what would let somebody in."""
+    """A command line as text, without what would let somebody in, and without whose home it was."""
     shown: list[str] = []
+    home = f"{Path.home()}{os.sep}"
     for argument in arguments:
         is_value = bool(shown) and bool(_SECRET_FLAG.match(shown[-1])) and argument[:1] != "-"
         text = MASK if is_value else _SECRET_PAIR.sub(rf"\1{MASK}", argument)
-        text = _USER_OF_URL.sub(MASK, text)
+        text = _USER_OF_URL.sub(MASK, text).replace(home, "~/")
         for secret in secrets:
             text = text.replace(secret, MASK) if secret else text
         shown.append(text)
@@ -149,6 +150,8 @@ async def _json(http: httpx.AsyncClient, url: str) -> tuple[dict[str, Any], Mapp
 
 def _model(told: Mapping[str, Any], target: Target) -> dict[str, Any]:
     facts = {name: told[name] for name in MODEL_FACTS if told.get(name) is not None}
+    if isinstance(facts.get("root"), str):
+        facts["root"] = Path(facts["root"]).name
     found = {"id": told.get("id"), **facts}
     is_local = httpx.URL(target.base_url).host in LOCAL
     places = [told.get("root"), told.get("model_path"), *_flagged(target.pid)]
@@ -170,7 +173,9 @@ def _flagged(pid: int) -> list[str]:
 
 def _command_of(pid: int, secrets: Collection[str]) -> str | None:
     arguments = _arguments(pid)
-    return masked(arguments, secrets) if arguments else None
+    if not arguments:
+        return None
+    return masked([Path(arguments[0]).name, *arguments[1:]], secrets)
 
 
 def _arguments(pid: int) -> list[str]:

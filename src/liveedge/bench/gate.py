@@ -23,7 +23,7 @@ from liveedge.bench.compare import (
     markdown as comparison_markdown,
 )
 from liveedge.bench.figures import Figure, NoSuchFigure, figure
-from liveedge.bench.result import ResultFolder, StepSummary
+from liveedge.bench.result import ResultFolder, StepSummary, finite
 
 Outcome: TypeAlias = Literal["pass", "fail", "undecided"]
 STEPS = ("all", "lowest", "highest")
@@ -104,10 +104,13 @@ class Findings:
         return self.judged is None or self.judged.passed
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "comparison": self.comparison and self.comparison.as_json(),
-            "gate": self.judged and self.judged.as_json(),
-        }
+        found: dict[str, Any] = finite(
+            {
+                "comparison": self.comparison and self.comparison.as_json(),
+                "gate": self.judged and self.judged.as_json(),
+            }
+        )
+        return found
 
     def as_markdown(self) -> str:
         tables = []

@@ -19,7 +19,14 @@ from liveedge.bench import stats
 from liveedge.bench.capacity import capacity
 from liveedge.bench.definitions import LATENCIES, WITH_TIMEOUTS
 from liveedge.bench.record import OUTCOMES, Record, measured
-from liveedge.bench.result import Distribution, Proportion, ResultFolder, StepSummary, Summary
+from liveedge.bench.result import (
+    Distribution,
+    Proportion,
+    ResultFolder,
+    ShareSummary,
+    StepSummary,
+    Summary,
+)
 from liveedge.bench.scenario import Objectives, Scenario
 from liveedge.bench.validity import StepFacts, judge_run, judge_step
 from liveedge.bench.windows import Window, estimated_windows, windows_from
@@ -34,8 +41,8 @@ NO_OFFSET: Mapping[str, float] = {"offset_ms": 0.0, "uncertainty_ms": 0.0}
 class Offsets:
     """What is to be taken from a moment of evidence to have it on our wall clock, in ms.
 
-    A frame carries the clock of whoever stamped it: the server's where it pulled or received the frame,
-    ours where the bench pushed it and told when it was taken.
+    What the server says is on its clock: it dates frames by their arrival, whatever a publisher claims.
+    What the bench knows is on ours, but where the server itself draws the pictures.
     """
 
     evidence_ms: float = 0.0  # of what the server says
@@ -45,13 +52,8 @@ class Offsets:
     def of(cls, scenario: Scenario, clock: Mapping[str, float]) -> Offsets:
         """`clock` as `Summary.clock`."""
         server_ms = clock.get("offset_ms", 0.0)
-        is_stream = scenario.target.delivery == "ovs"
-        is_pushed = is_stream and scenario.sources.kind in ("push", "files")
-        is_drawn_there = is_stream and scenario.sources.kind == "sim"
-        return cls(
-            evidence_ms=0.0 if is_pushed else server_ms,
-            known_ms=server_ms if is_drawn_there else 0.0,
-        )
+        is_drawn_there = scenario.target.delivery == "ovs" and scenario.sources.kind == "sim"
+        return cls(evidence_ms=server_ms, known_ms=server_ms if is_drawn_there else 0.0)
 
 
 OURS = Offsets()  # every moment is on our clock
@@ -179,9 +181,27 @@ class _StepOf:
             accuracy_by_kind=_accuracy_by_kind(ok),
             lateness_ms=stats.readings(_lateness(sent)),
             machine=self._machine(),
+            shares=self._shares(sent),
         )
         generator = [row for row in self.samples if _is_generator(row, self.step)]
         return judge_step(found, StepFacts(scenario, self.records, self.windows, generator))
+
+    def _shares(self, sent: Sequence[Record]) -> dict[str, ShareSummary]:
+        """Empty where the scenario has no mix."""
+        names = sorted({record.share for record in sent} - {""})
+        return {name: self._share([one for one in sent if one.share == name]) for name in names}
+
+    def _share(self, sent: Sequence[Record]) -> ShareSummary:
+        ok = [record for record in sent if record.outcome == "ok"]
+        slo = self.scenario.slo
+        return ShareSummary(
+            sent=len(sent),
+            outcomes=_outcomes(sent),
+            good=stats.share_of([is_good(record, slo, self.offsets) for record in sent]),
+            accuracy=_accuracy(ok),
+            latencies=self._latencies(ok),
+            with_timeouts={name: self._bounded(sent, name) for name in WITH_TIMEOUTS},
+        )
 
     def _ended_within(self) -> list[Record]:
         """Whole answers that ended in the measured time, of requests of the warm-up too: those make

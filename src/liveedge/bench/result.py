@@ -58,6 +58,18 @@ class Proportion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShareSummary:
+    """The requests of one share of a mix, in one step. All as in the step itself."""
+
+    sent: int
+    outcomes: Mapping[str, int]
+    good: Proportion
+    accuracy: Proportion
+    latencies: Mapping[str, Distribution]
+    with_timeouts: Mapping[str, Distribution]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepSummary:
     """One step of the sweep, all repeats together. Rates are per second, warm-up is left out."""
 
@@ -84,6 +96,7 @@ class StepSummary:
     machine: Mapping[str, Distribution]  # sampled beside: cpu_share, rss_mb, queue_depth, gpu_...
     warnings: Sequence[str] = ()
     invalid: Sequence[str] = ()  # why this step says nothing about the server
+    shares: Mapping[str, ShareSummary] = field(default_factory=dict)  # by name, of a mix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +117,7 @@ class Summary:
     capacity: Mapping[str, float] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        return _finite(asdict(self))
+        return finite(asdict(self))
 
 
 def summary_of(document: Mapping[str, Any]) -> Summary:
@@ -114,16 +127,24 @@ def summary_of(document: Mapping[str, Any]) -> Summary:
 
 
 def _step(document: Mapping[str, Any]) -> StepSummary:
-    by_name = {"latencies", "with_timeouts", "server_ms", "machine"}
-    made: dict[str, Any] = dict(document)
-    for key in by_name:
-        made[key] = {name: Distribution(**one) for name, one in document[key].items()}
+    made = _values(document)
     made["lateness_ms"] = Distribution(**document["lateness_ms"])
-    for key in ("good", "accuracy"):
-        made[key] = Proportion(**document[key])
     kinds = document["accuracy_by_kind"]
     made["accuracy_by_kind"] = {name: Proportion(**one) for name, one in kinds.items()}
+    shares = document.get("shares", {})
+    made["shares"] = {name: ShareSummary(**_values(one)) for name, one in shares.items()}
     return StepSummary(**made)
+
+
+def _values(document: Mapping[str, Any]) -> dict[str, Any]:
+    """With what a step and a share of it have in common."""
+    made: dict[str, Any] = dict(document)
+    for key in ("latencies", "with_timeouts", "server_ms", "machine"):
+        if key in document:
+            made[key] = {name: Distribution(**one) for name, one in document[key].items()}
+    for key in ("good", "accuracy"):
+        made[key] = Proportion(**document[key])
+    return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +177,13 @@ class ResultFolder:
         return self._rows(SAMPLES)
 
     def write(self, name: str, document: Mapping[str, Any]) -> None:
-        text = json.dumps(_finite(document), indent=1, ensure_ascii=False)
+        text = json.dumps(finite(document), indent=1, ensure_ascii=False)
         (self.path / name).write_text(text + "\n", encoding="utf-8")
 
     def append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
         with (self.path / name).open("a", encoding="utf-8") as file:
             for row in rows:
-                file.write(json.dumps(_finite(row), ensure_ascii=False) + "\n")
+                file.write(json.dumps(finite(row), ensure_ascii=False) + "\n")
 
     def _json(self, name: str) -> dict[str, Any]:
         try:
@@ -188,12 +209,12 @@ class ResultFolder:
             ) from error
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """JSON has no nan: what is not known is null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: _finite(inner) for key, inner in value.items()}
+        return {key: finite(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(inner) for inner in value]
+        return [finite(inner) for inner in value]
     return value

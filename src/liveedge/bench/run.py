@@ -12,7 +12,8 @@ import contextlib
 import json
 import math
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TextIO, TypeAlias
 
@@ -135,6 +136,8 @@ async def _measure(
         parts.say("asking a few requests one by one: cold and warm")
         for row in await parts.probe(asker, parts.source):
             samples.keep(row)
+            for line in lost_in_probe(row):
+                parts.say(line)
     generator = Generator(
         scenario=scenario,
         asker=asker,
@@ -149,10 +152,11 @@ async def _measure(
             await clock.sleep(scenario.load.pause_s)
         run = await generator.run(step)
         samples.keep(run.own)
-        await parts.source.judge(
-            [record for record in run.records if record.index in run.notes], run.notes
-        )
-        records.judged(run.records)
+        sent = [record for record in run.records if record.index in run.notes]
+        try:
+            await parts.source.judge(sent, run.notes)
+        finally:  # a step that was measured is kept, whatever became of the cameras
+            records.judged(run.records)
         parts.say(f"step {number + 1}/{n_steps}: {told(run)}")
 
 
@@ -208,6 +212,14 @@ def _row(record: Record) -> dict[str, Any]:
     return {name: getattr(record, name) for name in record.__slots__}
 
 
+def lost_in_probe(row: Mapping[str, Any]) -> Iterator[str]:
+    """What went wrong before the first step, for who watches: it is likely to go on."""
+    for record in row.get("records", ()):
+        if record["outcome"] != "ok":
+            what = f"{record['outcome']}: {record['status']} {record['code']}"
+            yield f"{row['name']}: {what}: {record['message']}"
+
+
 def told(run: StepRun) -> str:
     """A step in one line, for who watches."""
     records = list(measured(run.records))
@@ -220,11 +232,14 @@ def told(run: StepRun) -> str:
     )
     ttft = nearest_rank([one.first_content_s - one.due_s for one in ok if one.first_content_s], 95)
     first = "p95 TTFT -" if ttft is None else f"p95 TTFT {ttft * 1000:.0f} ms"
-    failed = len(records) - len(ok)
+    lost = Counter(f"{one.status} {one.code}" for one in records if one.outcome != "ok")
+    failed = f"{lost.total()} failed"
+    if lost:
+        failed += f", most of them {lost.most_common(1)[0][0]}"
     achieved = f"{len(ok) / step.duration_s:.2f}/s"
     late_ms, stall_ms = run.own["lateness_ms_max"], run.own["loop_stall_ms_max"]
     own = f"late {late_ms:.0f} ms, stall {stall_ms:.0f} ms, CPU {run.own['cpu_share']:.0%}"
-    return f"{offered}: {len(records)} sent, {achieved}, {first}, {failed} failed (own: {own})"
+    return f"{offered}: {len(records)} sent, {achieved}, {first}, {failed} (own: {own})"
 
 
 def nearest_rank(values: Sequence[float], percent: float) -> float | None:

@@ -49,7 +49,13 @@ class StepFacts:
 
 def judge_step(step: StepSummary, facts: StepFacts) -> StepSummary:
     """The step with its reasons and warnings."""
-    invalid = [*_not_sent(step), *_late(step), *_slow_generator(step, facts), *_schedule(step)]
+    invalid = [
+        *_not_sent(step),
+        *_late(step),
+        *_slow_generator(step, facts),
+        *_schedule(step),
+        *_broken_off(facts),
+    ]
     warnings = [
         *_unsteady(facts),
         *_too_few(step),
@@ -123,6 +129,12 @@ def _schedule(step: StepSummary) -> Iterator[str]:
         f"{step.sent} requests were due in {step.seconds:.1f} s, {due:.0f} are {step.offered_per_s:g} per"
         " second: the schedule was not carried out"
     )
+
+
+def _broken_off(facts: StepFacts) -> Iterator[str]:
+    repeats = facts.scenario.load.repeats
+    if len(facts.windows) < repeats:
+        yield f"it has {len(facts.windows)} of {repeats} repeats: the run broke off"
 
 
 def _unsteady(facts: StepFacts) -> Iterator[str]:

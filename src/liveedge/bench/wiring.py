@@ -20,7 +20,7 @@ from liveedge.bench.connections import dial_to
 from liveedge.bench.environment import Started, describe, with_clock_after
 from liveedge.bench.measures import summarise_folder
 from liveedge.bench.report.write import write_report
-from liveedge.bench.result import ResultFolder, Summary
+from liveedge.bench.result import RECORDS, ResultFolder, Summary
 from liveedge.bench.run import Keep, Parts, Target, run_scenario
 from liveedge.bench.sampling import Looks, Sampler
 from liveedge.bench.scenario import Scenario
@@ -77,8 +77,18 @@ async def run(scenario: Scenario, folder: ResultFolder, asked: Asked, clock: Clo
         gc.freeze()  # what was imported is not looked through again while answers are timed
         try:
             return await run_scenario(scenario, folder, target=target, parts=parts, clock=clock)
+        except SourceFailed as error:
+            raise RunFailed(f"{error}{_what_is_left(folder)}") from error
         finally:
             gc.unfreeze()
+
+
+def _what_is_left(folder: ResultFolder) -> str:
+    """How to come to the figures of steps that were measured before a run broke off."""
+    records = folder.path / RECORDS
+    if not records.exists() or not records.stat().st_size:
+        return ""
+    return f"; `liveedge bench report {folder.path}` makes the figures of what was measured"
 
 
 class _Parts:

@@ -150,7 +150,15 @@ def overall(run: RunView) -> Proportion:
 
 def envelope(scenario: Scenario) -> str:
     """What one question looks at, in few words."""
-    return media_words(scenario.media, scenario.sources.width, scenario.sources.height)
+    width, height = scenario.sources.width, scenario.sources.height
+    if not scenario.mix:
+        return media_words(scenario.media, width, height)
+    whole = sum(share.weight for share in scenario.mix)
+    parts = [
+        f"{percent(share.weight / whole)} {share.name} ({media_words(share.media, width, height)})"
+        for share in scenario.mix
+    ]
+    return f"a mix of {', '.join(parts)}"
 
 
 def media_words(media: Media, width: int, height: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from liveedge.bench.report import details, overview, step_tables
@@ -13,7 +14,7 @@ from liveedge.bench.report.document import Document, Fact, Section, Table, Verdi
 from liveedge.bench.report.latency_charts import latency_charts, measures
 from liveedge.bench.report.rate_charts import good_share, lateness, throughput
 from liveedge.bench.report.run_view import RunView
-from liveedge.bench.report.stack_charts import failures, has_stages, stages
+from liveedge.bench.report.stack_charts import failures, has_stages, stage_shares, stages
 from liveedge.bench.report.timeline_charts import timeline_charts
 
 T = TypeVar("T")
@@ -144,10 +145,7 @@ def _behaviour(runs: Sequence[RunView]) -> Iterator[Section]:
     yield Section(
         name="failures",
         title="Failures",
-        charts=[
-            failures(run, title=_title("Requests without a whole answer", run, runs))
-            for run in runs
-        ],
+        charts=[chart for run in runs for chart in _named([failures(run)], run, runs)],
         tables=_known([step_tables.outcome_table(runs), details.code_table(runs)]),
     )
     staged = [run for run in runs if has_stages(run)]
@@ -156,8 +154,9 @@ def _behaviour(runs: Sequence[RunView]) -> Iterator[Section]:
             name="stages",
             title="Server stages",
             charts=[
-                stages(run, title=_title("Where the server's time goes", run, runs))
+                chart
                 for run in staged
+                for chart in _named([stages(run), stage_shares(run)], run, runs)
             ],
             tables=_known([step_tables.stage_table(staged)]),
         )
@@ -169,22 +168,10 @@ def _behaviour(runs: Sequence[RunView]) -> Iterator[Section]:
     )
 
 
-def _title(title: str, run: RunView, runs: Sequence[RunView]) -> str:
-    return title if len(runs) == 1 else f"{title}: {run.label}"
-
-
 def _named(charts: Sequence[Chart], run: RunView, runs: Sequence[RunView]) -> Iterator[Chart]:
     """With the run's name, where there are several."""
     for chart in charts:
-        yield Chart(
-            title=_title(chart.title, run, runs),
-            about=chart.about,
-            x=chart.x,
-            y=chart.y,
-            marks=chart.marks,
-            notes=chart.notes,
-            wide=chart.wide,
-        )
+        yield chart if len(runs) == 1 else replace(chart, title=f"{chart.title}: {run.label}")
 
 
 def _about(runs: Sequence[RunView]) -> Section:

@@ -28,7 +28,7 @@ SMALL = 10.0
 CHAR = 0.56  # mean width of a character, in font sizes
 ROW = 15.0  # px, of a strip
 STRIP_GAP = 5.0  # between strips and plot
-LABEL_ROW = 18.0  # the name of the y axis, above the plot
+LABEL_ROW = 21.0  # the name of the y axis, above the plot
 GAP = 8.0  # between texts that stand beside each other
 
 

@@ -25,7 +25,7 @@ TYPED: Mapping[str, str] = {
 }
 # What Markdown or HTML would act on in the middle of a line. An underscore inside a word is none.
 SPECIAL = re.compile(r"[\\`*<|~&]|(?<!\w)_|_(?!\w)|!(?=\[)|\](?=[(\[:])")
-AT_START = re.compile(r"^([#>+=-]|\d+[.)])")
+AT_START = re.compile(r"^[#>+=-]")  # a heading, a quotation, a list
 
 
 def markdown(document: Document) -> str:
@@ -36,8 +36,12 @@ def markdown(document: Document) -> str:
 def plain(text: str) -> str:
     """One line of ASCII without what Markdown, HTML or a mention would act on."""
     typed = "".join(TYPED.get(one, one) for one in " ".join(text.split()))
-    safe = SPECIAL.sub(lambda found: "\\" + found[0], _ascii(typed))
-    return AT_START.sub(lambda found: "\\" + found[0], safe.replace("@", "(at)"))
+    return SPECIAL.sub(lambda found: "\\" + found[0], _ascii(typed)).replace("@", "(at)")
+
+
+def line(text: str) -> str:
+    """The same where it begins a line."""
+    return AT_START.sub(lambda found: "\\" + found[0], plain(text))
 
 
 def _ascii(text: str) -> str:
@@ -48,12 +52,12 @@ def _ascii(text: str) -> str:
 def _lines(document: Document) -> Iterator[str]:
     yield f"## {plain(document.kind)}: {plain(document.title)}"
     yield ""
-    yield from (f"{plain(line)}  " for line in document.subtitle)
+    yield from (f"{line(text)}  " for text in document.subtitle)
     yield ""
     yield f"**{plain(document.verdict.word)}**"
     yield ""
     if document.verdict.reasons:
-        yield from (f"- {plain(reason)}" for reason in document.verdict.reasons)
+        yield from (f"- {line(reason)}" for reason in document.verdict.reasons)
         yield ""
     for fact in document.facts:
         detail = f" ({plain(fact.detail)})" if fact.detail else ""
@@ -62,7 +66,7 @@ def _lines(document: Document) -> Iterator[str]:
         yield ""
         yield "Warnings:"
         yield ""
-        yield from (f"- {plain(warning)}" for warning in document.warnings)
+        yield from (f"- {line(warning)}" for warning in document.warnings)
     if document.key_table:
         yield from _table(document.key_table)
     for section in document.sections:
@@ -77,9 +81,9 @@ def _section(section: Section) -> Iterator[str]:
         yield from _table(table)
     for listing in section.listings:
         yield ""
-        yield f"{plain(listing.caption)}:"
+        yield f"{line(listing.caption)}:"
         yield ""
-        yield from (f"    {_ascii(line)}" for line in listing.text.splitlines())
+        yield from (f"    {_ascii(one)}" for one in listing.text.splitlines())
     yield ""
     yield "</details>"
 
@@ -96,4 +100,4 @@ def _table(table: Table) -> Iterator[str]:
         yield "| " + " | ".join(map(plain, texts)) + " |"
     if table.note:
         yield ""
-        yield plain(table.note)
+        yield line(table.note)

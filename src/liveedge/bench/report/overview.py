@@ -16,24 +16,28 @@ MOST_STEPS_NAMED = 4
 
 
 def verdict(runs: Sequence[RunView]) -> Verdict:
-    """Whether the charts say anything about the server, and why not."""
-    reasons = list(_invalid(runs))
-    if not any(step.sent for run in runs for step in run.summary.steps):
+    """Whether the figures say anything about the server, and why not."""
+    reasons = [reason for run in runs for reason in _invalid(run, named=len(runs) > 1)]
+    steps = [step for run in runs for step in run.summary.steps]
+    if not any(step.sent for step in steps):
         return Verdict(word="Nothing was measured", tone="bad", reasons=reasons)
-    if not all(run.summary.valid for run in runs):
-        return Verdict(word="Not valid", tone="bad", reasons=reasons)
-    word = "Valid: the generator kept its schedule, and the steps can be read as they are"
-    if reasons:
-        return Verdict(word="Valid, but for some steps", tone="doubt", reasons=reasons)
-    return Verdict(word=word, tone="good")
+    if all(run.summary.valid for run in runs) and not reasons:
+        word = "Valid: the generator kept its schedule, and every step can be read as it is"
+        return Verdict(word=word, tone="good")
+    n_invalid = sum(bool(step.invalid) for step in steps)
+    if 0 < n_invalid < len(steps):
+        word = f"Not valid: {n_invalid} of {len(steps)} steps say nothing about the server"
+        return Verdict(word=word, tone="bad", reasons=reasons)
+    return Verdict(word="Not valid", tone="bad", reasons=reasons)
 
 
-def _invalid(runs: Sequence[RunView]) -> Iterator[str]:
-    for run in runs:
-        before = f"{run.label}: " if len(runs) > 1 else ""
-        yield from (before + reason for reason in run.summary.invalid)
-        for step in run.summary.steps:
-            yield from (f"{before}at {run.step_name(step)}: {reason}" for reason in step.invalid)
+def _invalid(run: RunView, *, named: bool) -> Iterator[str]:
+    """Reasons, steps by their load."""
+    before = f"{run.label}: " if named else ""
+    of_steps = {f"step {step.step}: {text}" for step in run.summary.steps for text in step.invalid}
+    yield from (before + text for text in run.summary.invalid if text not in of_steps)
+    for step in run.summary.steps:
+        yield from (f"{before}at {run.step_name(step)}: {text}" for text in step.invalid)
 
 
 def facts(run: RunView) -> list[Fact]:

@@ -31,7 +31,7 @@ ROLES: Mapping[str, tuple[str, str]] = {
     "c6": ("#7a5a1e", "#d8b76a"),
     "c7": ("#5b6672", "#aab4c0"),
     # an order: little load to much
-    "r0": ("#0b8489", "#4fd0d4"),
+    "r0": ("#0a7f84", "#4fd0d4"),
     "r1": ("#1f74ae", "#6bb8f0"),
     "r2": ("#2f5fc4", "#86a6ff"),
     "r3": ("#5a48b8", "#a898ff"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
@@ -14,7 +15,8 @@ from liveedge.bench.report.draw import XY, Letters, draw, draw_sample
 from liveedge.bench.report.palette import light
 from liveedge.bench.report.svg import HATCHED, OUTLINE
 
-FINE = 3  # pixels drawn for one shown, each way: Pillow smooths no line
+FINE = 4  # pixels drawn for one of the sheet, each way: Pillow smooths no line
+SMOOTHED = 2  # of these become one of the file
 DASH: Mapping[Dash, Sequence[float]] = {
     "solid": (),
     "dashed": (5, 3.5),
@@ -58,9 +60,10 @@ class PngCanvas:
     def text(self, at: XY, text: str, letters: Letters) -> None:
         font = self._sheet.font(letters.size)
         anchor = _ANCHORS[letters.anchor]
-        thick = 1 if letters.bold else 0
+        thick = round(FINE * 0.4) if letters.bold else 0
+        line = " ".join(text.split())
         self._sheet.pen.text(
-            self._at(at), text, fill=light(letters.colour), font=font, anchor=anchor,
+            self._at(at), line, fill=light(letters.colour), font=font, anchor=anchor,
             stroke_width=thick, stroke_fill=light(letters.colour),
         )  # fmt: skip
 
@@ -78,10 +81,10 @@ class PngCanvas:
             return
         for stroke in OUTLINE[style.shape]:
             at = [(x + dx * half, y + dy * half) for dx, dy in stroke]
-            if len(at) > 2:
-                pen.polygon(at, fill, colour, edge)
-            else:
-                pen.line(at, colour, edge)
+            if len(at) > 2:  # with a width of its own a polygon costs a whole picture
+                pen.polygon(at, fill)
+                at = [*at, at[0], at[1]]
+            pen.line(at, colour, edge, joint="curve")
 
     def _hatch(self, box: tuple[int, int, int, int], number: int) -> None:
         """Lines inside a box: an image of its own, so that they end at its edges."""
@@ -177,9 +180,8 @@ class Sheet:
             x += needed + 12
         return y + 22
 
-    def save(self, path: Any, *, enlarged: int = 2) -> None:
-        """At `enlarged` pixels for each of the sheet, for dense screens."""
-        width, height = self.image.size
-        size = (width * enlarged // FINE, height * enlarged // FINE)
-        smooth = self.image.resize(size, Image.Resampling.LANCZOS)
-        smooth.quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
+    def save(self, path: Path) -> None:
+        """With more than one pixel for each of the sheet, for dense screens."""
+        smooth = self.image.reduce(SMOOTHED)
+        method = Image.Quantize.FASTOCTREE
+        smooth.quantize(256, method, dither=Image.Dither.NONE).save(path, optimize=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from liveedge.bench.measures import latency
+from liveedge.bench.measures import Offsets, latency
 from liveedge.bench.record import Outcome, Record
 from liveedge.bench.result import SUMMARY, ResultFolder, StepSummary, Summary
 from liveedge.bench.scenario import Scenario
@@ -65,21 +65,21 @@ def opened(folder: ResultFolder, summarise: Summarise, *, label: str = "") -> Ru
     else:
         summary = summarise(folder)
         folder.write(SUMMARY, summary.as_json())
-    offset_ms = summary.clock.get("offset_ms", 0.0)
+    offsets = Offsets.of(scenario, summary.clock)
     return RunView(
         label=label or scenario.name,
         scenario=scenario,
         environment=folder.environment(),
         summary=summary,
-        events=[event_of(record, offset_ms) for record in folder.records()],
+        events=[event_of(record, offsets) for record in folder.records()],
         samples=list(folder.samples()),
     )
 
 
-def event_of(record: Record, offset_ms: float) -> Event:
+def event_of(record: Record, offsets: Offsets) -> Event:
     """The part of a record that charts need. Of answers that are not whole, TTFT alone counts."""
     names = ARRIVING if record.outcome == "ok" else ARRIVING[:1]
-    found = {name: latency(record, name, offset_ms) for name in names}
+    found = {name: latency(record, name, offsets) for name in names}
     return Event(
         step=record.step,
         repeat=record.repeat,

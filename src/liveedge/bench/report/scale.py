@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)  # of round numbers
+TINY = 1e-12  # a span below it is none
+MOST_RATIO = 1e9  # of a logarithmic axis; what is lower lies at its edge
 LOG_FROM = 25.0  # highest to lowest: from here on a linear axis would hide the low end
 
 
@@ -41,16 +43,18 @@ def linear(values: Iterable[float], *, zero: bool = True, headroom: float = 0.06
     low, high = min(known, default=0.0), max(known, default=1.0)
     if zero:
         low, high = min(low, 0.0), max(high, 0.0)
-    if high <= low:
-        high = low + (abs(low) or 1.0)
+    if high - low <= TINY:
+        high = low + (abs(low) if abs(low) > TINY else 1.0)
     room = (high - low) * headroom
     return Scale(low if zero and low == 0 else low - room, high + room)
 
 
 def logarithmic(values: Iterable[float], *, headroom: float = 0.04) -> Scale:
-    """Holds all values above 0. Without one: 1 to 10."""
+    """Holds all values above 0, over nine decades at most. Without one: 1 to 10."""
     known = [value for value in values if math.isfinite(value) and value > 0]
     low, high = min(known, default=1.0), max(known, default=10.0)
+    high = max(high, TINY)
+    low = max(low, high / MOST_RATIO)
     if high < low * 2:
         low, high = low / 1.5, high * 1.5
     room = math.exp((math.log(high) - math.log(low)) * headroom)
@@ -129,7 +133,9 @@ def time_ticks(scale: Scale, *, wanted: int = 8) -> tuple[Tick, ...]:
     span = scale.high - scale.low
     if span < wanted:
         return ticks(scale, clock_text, wanted=wanted)
-    step = next((one for one in TIME_STEPS_S if span / one <= wanted), TIME_STEPS_S[-1])
+    day = TIME_STEPS_S[-1]
+    days = math.ceil(span / day / wanted)
+    step = next((one for one in TIME_STEPS_S if span / one <= wanted), day * days)
     first, last = math.ceil(scale.low / step), math.floor(scale.high / step)
     return tuple(Tick(n * step, clock_text(n * step)) for n in range(first, last + 1))
 

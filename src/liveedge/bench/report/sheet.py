@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from liveedge.bench.report.accuracy_charts import accuracy_charts
@@ -26,15 +27,10 @@ MOST_FACTS = 5
 def sheet_charts(runs: Sequence[RunView]) -> list[Chart]:
     """Latency, rates, failures and accuracy."""
     made = [*latency_charts(runs), throughput(runs)]
-    made += [
-        failures(
-            run,
-            title=f"Without a whole answer: {run.label}"
-            if len(runs) > 1
-            else "Requests without a whole answer",
-        )
-        for run in runs
-    ]
+    for run in runs:
+        chart = failures(run)
+        named = chart if len(runs) == 1 else replace(chart, title=f"{chart.title}: {run.label}")
+        made.append(named)
     return made + accuracy_charts(runs)[:1]
 
 

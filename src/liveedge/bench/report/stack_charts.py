@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from liveedge.bench.report.chart import HATCHES, Axis, Bars, Box, Chart, Series, Style
 from liveedge.bench.report.run_view import RunView
@@ -25,7 +25,7 @@ STAGES: Mapping[str, Style] = {
 LABELS = {"rest": "other, before the first token"}
 
 
-def failures(run: RunView, *, title: str = "Requests without a whole answer") -> Chart:
+def failures(run: RunView) -> Chart:
     """The share of each code, stacked."""
     steps = run.summary.steps
     names = _codes(steps)
@@ -46,7 +46,7 @@ def failures(run: RunView, *, title: str = "Requests without a whole answer") ->
     scale = linear([highest or 0.1])
     none = "" if highest else " None failed."
     return Chart(
-        title=title,
+        title="Requests without a whole answer",
         about=f"Share of requests by code of the failure, stacked for each step.{none}",
         x=_steps_axis(run),
         y=Axis(label="of all requests", scale=scale, ticks=ticks(scale, percent)),
@@ -72,40 +72,67 @@ def has_stages(run: RunView) -> bool:
     return any(_parts(step) for step in run.summary.steps)
 
 
-def stages(run: RunView, *, title: str = "Where the server's time goes") -> Chart:
+def stages(run: RunView) -> Chart:
     """Mean time of each stage, stacked; means alone add up."""
-    steps = run.summary.steps
-    floors = [0.0] * len(steps)
-    parts = [_parts(step) for step in steps]
+    parts = [_parts(step) for step in run.summary.steps]
+    marks, floors = _stacked(run, parts, duration)
+    first = [(n, _mean(step, "first_token")) for n, step in enumerate(run.summary.steps)]
+    scale = linear([*floors, *(y for _, y in first if y)])
+    diamonds = Series(
+        label="first token", points=first, joined=False, style=Style(colour="ink", shape="diamond")
+    )
+    return Chart(
+        title="Where the server's time goes",
+        about="Mean milliseconds per stage of the server, as it says itself, for each step.",
+        x=_steps_axis(run),
+        y=Axis(label="mean", scale=scale, ticks=ticks(scale, duration)),
+        marks=[*marks, *([diamonds] if any(y for _, y in first) else [])],
+        notes=[
+            "Means of whole answers, by the server's own clock: they add up, percentiles do not."
+        ],
+    )
+
+
+def stage_shares(run: RunView) -> Chart:
+    """What each stage takes of the whole: readable also where a queue hides all else."""
+    parts = [_parts(step) for step in run.summary.steps]
+    shares = [
+        {name: spent / sum(part.values()) for name, spent in part.items()}
+        if any(part.values())
+        else {}
+        for part in parts
+    ]
+    marks, _ = _stacked(run, shares, percent)
+    scale = linear([0.0, 1.0], headroom=0.02)
+    return Chart(
+        title="Where it goes, as shares",
+        about="Shares of the stages in the server's mean time, for each step.",
+        x=_steps_axis(run),
+        y=Axis(label="of the mean time", scale=scale, ticks=ticks(scale, percent)),
+        marks=marks,
+    )
+
+
+def _stacked(
+    run: RunView, parts: Sequence[Mapping[str, float]], written: Callable[[float], str]
+) -> tuple[list[Bars], list[float]]:
+    """The parts of each step on each other, and how high each stack is."""
+    floors = [0.0] * len(parts)
     names = [*STAGES, *sorted({name for part in parts for name in part} - set(STAGES))]
     marks: list[Bars] = []
     for number, name in enumerate(names):
         boxes = []
-        for place, step in enumerate(steps):
+        for place, step in enumerate(run.summary.steps):
             spent = parts[place].get(name, 0.0)
             if spent > 0:
-                tip = f"{run.step_name(step)}: {name} {duration(spent)}"
+                tip = f"{run.step_name(step)}: {LABELS.get(name, name)} {written(spent)}"
                 top = floors[place] + spent
                 boxes.append(Box(place - HALF, place + HALF, floors[place], top, tip))
                 floors[place] = top
         if boxes:
             style = STAGES.get(name, Style(colour=COLOURS[number % 7], hatch=number % HATCHES))
-            marks.append(Bars(label=LABELS.get(name, name), boxes=boxes, style=style))
-    first = [(n, _mean(step, "first_token")) for n, step in enumerate(steps)]
-    scale = linear([*floors, *(y for _, y in first if y)])
-    dashes = Series(
-        label="first token", points=first, joined=False, style=Style(colour="ink", shape="diamond")
-    )
-    return Chart(
-        title=title,
-        about="Mean milliseconds per stage of the server, as it says itself, for each step.",
-        x=_steps_axis(run),
-        y=Axis(label="mean", scale=scale, ticks=ticks(scale, duration)),
-        marks=[*marks, *([dashes] if any(y for _, y in first) else [])],
-        notes=[
-            "Means of whole answers, by the server's own clock: they add up, percentiles do not."
-        ],
-    )
+            marks.append(Bars(label=LABELS.get(name, name)[:40], boxes=boxes, style=style))
+    return marks, floors
 
 
 def _parts(step: StepSummary) -> dict[str, float]:

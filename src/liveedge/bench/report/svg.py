@@ -25,8 +25,10 @@ OUTLINE: Mapping[Shape, Sequence[Sequence[XY]]] = {
     "plus": [[(-1.2, 0), (1.2, 0)], [(0, -1.2), (0, 1.2)]],
 }
 HATCHED = 6.0  # px between the lines of a hatch
-# Characters that XML cannot hold, escaped or not.
-_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff\ud800-\udfff]")
+# Characters that XML cannot hold, escaped or not, and those that turn the texts around them.
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u202a-\u202e\u2066-\u2069\ufffe\uffff\ud800-\udfff]"
+)
 
 
 def clean(text: str) -> str:

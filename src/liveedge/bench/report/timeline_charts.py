@@ -23,7 +23,8 @@ from liveedge.bench.report.scale import (
     time_ticks,
 )
 
-MOST_POINTS = 4000  # of one chart
+MOST_POINTS = 5000  # of one chart, and of each outcome but whole answers:
+MOST_OF_ONE = 400
 CELLS = (700, 90)  # points of one outcome in one cell lie on each other
 MB_PER_GB = 1024.0
 MOST_BUCKETS = 360  # of a line along time
@@ -145,7 +146,8 @@ def _requests(run: RunView, axis: Axis, beside: Sequence[Mark]) -> Chart:
     for outcome, (label, style) in LOOKS.items():
         points = [(at, ms) for at, ms in found[outcome] if ms is not None]
         endless = [at for at, ms in found[outcome] if ms is None]
-        shown = _apart(points, axis.scale, scale)
+        most = MOST_OF_ONE if outcome != "ok" else MOST_POINTS - MOST_OF_ONE * (len(LOOKS) - 1)
+        shown = _apart(points, (axis.scale, scale), most)
         n_shown += len(shown)
         n_all += len(points)
         count = len(points) + len(endless)
@@ -153,7 +155,10 @@ def _requests(run: RunView, axis: Axis, beside: Sequence[Mark]) -> Chart:
             name = f"{label} ({count:,})"
             marks.append(Series(label=name, points=shown, style=style, joined=False))
         if endless:
-            rug = [(at, "") for at, _ in _apart([(at, 1.0) for at in endless], axis.scale, scale)]
+            rug = [
+                (at, "")
+                for at, _ in _apart([(at, 1.0) for at in endless], (axis.scale, scale), most)
+            ]
             name = "" if shown else f"{label} ({count:,})"
             marks.append(Strip(caption=label, items=rug, style=style, label=name))
     notes = ["By the moment at which each was due; height: until its end, log scale."]
@@ -180,15 +185,16 @@ def _took(events: Sequence[Event], outcome: Outcome) -> list[tuple[float, float 
 
 
 def _apart(
-    points: Sequence[tuple[float, float]], x: Scale, y: Scale
+    points: Sequence[tuple[float, float]], scales: tuple[Scale, Scale], most: int
 ) -> list[tuple[float, float | None]]:
     """One point per cell, and no more than the bound: then evenly along time."""
+    x, y = scales
     cells = {
         (round(x.share(at) * CELLS[0]), round(y.share(value) * CELLS[1])): (at, value)
         for at, value in points
     }
     kept = sorted(cells.values())
-    stride = max(len(kept) / (MOST_POINTS / len(LOOKS)), 1.0)
+    stride = max(len(kept) / most, 1.0)
     return [kept[int(number * stride)] for number in range(int(len(kept) / stride))]
 
 

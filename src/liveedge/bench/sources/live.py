@@ -2,6 +2,9 @@
 
 Owns    the streams on the server, the process that publishes, the client of the stream routes.
 The truth of an answer is that of the frames which it names; their pixels are read after each step.
+Their time is that burned into them: by a process of ours, on this machine's clock, or, where the
+server itself runs the simulator (`sim`), by its source on the server's clock. Neither is what the
+server says about the frame; that the answer used the frames which it names, is.
 """
 
 from __future__ import annotations
@@ -104,7 +107,8 @@ class StreamCameras:
 
     def report(self) -> dict[str, Any]:
         """What the cameras did, for `environment.json`."""
-        return {"streams": len(self._ids), **self._sightings.report(), **self.problems.report()}
+        unknown = sum(not scene.is_known for scene in self._scenes)
+        return {"without_truth": unknown, **self._sightings.report(), **self.problems.report()}
 
     # ── opening ──
 
@@ -136,7 +140,10 @@ class StreamCameras:
         while self.problems.n_published < self._scenario.sources.count:
             self._fail_if_ended()
             if self._clock.monotonic_s() > limit_s:
-                raise SourceFailed(f"nothing was published by RTSP within {FILL_LIMIT_S:g} s")
+                raise SourceFailed(
+                    f"{self.problems.n_published} of {self._scenario.sources.count} cameras were"
+                    f" published by RTSP within {FILL_LIMIT_S:g} s; {self.problems.newest}"
+                )
             await self._clock.sleep(POLL_S)
 
     def _start(self, module: str, job: Job) -> None:

@@ -1,0 +1,26 @@
+"""`liveedge bench report`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from liveedge.bench.report.write import write_comparison, write_report
+from liveedge.bench.result import ResultFolder, ResultInvalid
+from liveedge.bench.scenario import ScenarioInvalid
+
+
+def report(options: argparse.Namespace) -> int:
+    folder = ResultFolder(options.folder)
+    try:
+        if options.compare:
+            folders = [folder, *map(ResultFolder, options.compare)]
+            written = write_comparison(folders, options.out or options.folder)
+        else:
+            written = write_report(folder)
+    except (ResultInvalid, ScenarioInvalid) as error:
+        print(f"liveedge: {error}", file=sys.stderr)
+        return 1
+    for path in written:
+        print(path)
+    return 0
