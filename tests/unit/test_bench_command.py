@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from liveedge.bench.wiring import new_folder, overrides_of
 from liveedge.cli import main
 from liveedge.client.local_server import free_port
 from liveedge.testing.clock import FakeClock
+from tests.web_server import Answer, WebServer
 
 SHORT = 'name = "short"\n[load]\nrates_per_s = [1.0]\nduration_s = 1.0\n'
 
@@ -64,6 +66,18 @@ def test_a_server_that_does_not_answer_fails_the_run(
     assert status == 1
     assert "is the server up?" in said
     assert len(said.splitlines()) == 1
+
+
+def test_a_server_that_wants_another_key_says_where_it_is_read_from(
+    capsys: pytest.CaptureFixture[str], scenario: Path, tmp_path: Path
+) -> None:
+    with contextlib.closing(WebServer(lambda _request: Answer(status=401))) as server:
+        status, said = status_and_said(
+            capsys, scenario, "--base-url", server.url("/v1"), "--out", tmp_path / "result"
+        )
+
+    assert (status, "/v1/models answered 401: the key is read from" in said) == (1, True)
+    assert "LIVEEDGE_API_KEY" in said
 
 
 def test_an_address_that_is_none_is_a_wrong_scenario(

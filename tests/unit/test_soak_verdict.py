@@ -43,6 +43,17 @@ def test_a_soak_in_which_nothing_grows_and_nothing_breaks_passes() -> None:
     assert cache.growth == "pool"
 
 
+def test_hours_that_went_into_setting_up_were_not_run() -> None:
+    again: list[dict[str, Any]] = [
+        {"what": "segment", "at_s": 6000.0, "number": 2},
+        {"what": "ready", "at_s": 7190.0, "streams": []},
+    ]
+    found = of(Script(extra=again))
+    duration = found.findings[0]
+    assert (duration.what, duration.outcome) == ("the whole time was run", "undecided")
+    assert duration.says.endswith("of 2 hours of stream time; the rest went into setting up")
+
+
 @pytest.mark.parametrize(
     ("leak", "series"),
     [

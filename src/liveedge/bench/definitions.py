@@ -19,7 +19,7 @@ LATENCIES: Mapping[str, str] = {
     "age_ms": "age of the newest frame used at the first token, as the server says it",
     "freshness_ms": "from the capture of the newest frame used, as the server's evidence says it, to the"
     " validated end of the answer: how old the picture is when somebody can act on it",
-    "known_freshness_ms": "the same from the capture time that the bench itself knows: of the frame it"
+    "known_freshness_ms": "freshness from the capture time that the bench itself knows: of the frame it"
     " published or sent, or of the clock burned into it",
     "connect_ms": "from sent to the new connection's readiness, where one was needed",
     "headers_ms": "from sent to the headers of the answer",

@@ -75,7 +75,7 @@ async def run(scenario: Scenario, folder: ResultFolder, asked: Asked, clock: Clo
     except ValueError as error:
         raise ScenarioInvalid(f"target.base_url: {error}") from error
     async with _http(scenario, api_key) as http:
-        model = scenario.target.model or await _first_model(http)
+        model = scenario.target.model or await _first_model(http, scenario.target.api_key_env)
         scenario = replace(scenario, target=replace(scenario.target, model=model))
         chance = random.Random(f"sources {scenario.load.seed}")
         source = media_source(scenario, clock=clock, chance=chance, api_key=api_key)
@@ -164,7 +164,7 @@ def _authorization(api_key: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
 
-async def _first_model(http: httpx.AsyncClient) -> str:
+async def _first_model(http: httpx.AsyncClient, api_key_env: str) -> str:
     """The first that is ready."""
     where = f"{http.base_url}models"
     try:
@@ -172,6 +172,12 @@ async def _first_model(http: httpx.AsyncClient) -> str:
         answer.raise_for_status()
         models = answer.json()["data"]
         names = [str(one["id"]) for one in models if one.get("status", "ready") == "ready"]
+    except httpx.HTTPStatusError as error:
+        status = error.response.status_code
+        raise RunFailed(
+            f"{where} answered {status}: the key is read from the variable {api_key_env}, and"
+            " target.base_url goes up to the version; with target.model set nobody asks for models"
+        ) from error
     except httpx.HTTPError as error:
         reason = str(error) or type(error).__name__
         raise RunFailed(f"{where}: {reason}; is the server up?") from error

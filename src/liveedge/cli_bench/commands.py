@@ -43,7 +43,8 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="run a scenario against a server",
         description="Run a scenario against a server and write its result into a folder. What happens"
         " goes to standard error, the folder to standard output. Exit status: 0 the figures are valid;"
-        " 1 the run failed; 2 the scenario is wrong; 3 the generator was the bottleneck.",
+        " 1 the run failed, or its first request was refused; 2 the scenario is wrong; 3 the generator was"
+        " the bottleneck; 130 Ctrl-C.",
     )
     run.add_argument("scenario", type=Path, metavar="SCENARIO", help="a TOML file")
     run.add_argument(
@@ -72,7 +73,8 @@ def _add_target(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--start-server",
         metavar="FLAGS",
-        help="start `liveedge serve FLAGS` for this run, measure its start too, and end it",
+        help="start `liveedge serve FLAGS` for this run, measure its start too, and end it; written"
+        " --start-server='--hot-mb 8', or --start-server= without any",
     )
 
 
@@ -200,7 +202,8 @@ def add_soak(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="hours of everything at once, and a verdict",
         description="Run streams with churn, questions, watches, slow readers, disconnects, hostile"
         " uploads and engine kills against a server for hours, and judge whether anything grows or"
-        " breaks. Periods are of stream time. Exit status: 0 pass, 1 fail, 3 undecided.",
+        " breaks. Periods are of stream time. Exit status: 0 pass, 1 fail,"
+        " or no server came up; 2 wrong command line or log; 3 undecided; 130 Ctrl-C.",
     )
     where = soak.add_mutually_exclusive_group(required=True)
     where.add_argument("--out", type=Path, metavar="FOLDER", help="begin a soak in this new folder")

@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
                 started_ms=started_ms,
                 say=say,
             )
-            summary = asyncio.run(wiring.run(scenario, folder, asked, clock))
+            summary = _run(scenario, folder, asked, clock)
     except ScenarioInvalid as error:
         print(f"liveedge: {error}", file=sys.stderr)
         return 2
@@ -44,6 +44,14 @@ def run(options: argparse.Namespace) -> int:
         return 1
     _end(folder, summary, as_json=options.json)
     return 0 if summary.valid else INVALID
+
+
+def _run(scenario: Scenario, folder: ResultFolder, asked: wiring.Asked, clock: Clock) -> Summary:
+    try:
+        return asyncio.run(wiring.run(scenario, folder, asked, clock))
+    except KeyboardInterrupt:
+        say(f"liveedge: broken off{wiring.what_is_left(folder)}")
+        raise
 
 
 def overrides(

@@ -33,6 +33,14 @@ def soak(options: argparse.Namespace) -> int:
             _soak_in(options, asked)
         folder: Path = options.out or options.resume or options.report
         verdict = judged(folder)
+    except KeyboardInterrupt:
+        folder = options.out or options.resume or options.report
+        print(
+            f"liveedge: what was logged is kept: liveedge soak --resume {folder} goes on,"
+            f" --report {folder} judges it",
+            file=sys.stderr,
+        )
+        raise
     except (OptionsInvalid, LogBroken) as error:
         print(f"liveedge: {error}", file=sys.stderr)
         return 2

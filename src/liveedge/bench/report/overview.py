@@ -225,7 +225,7 @@ def subtitle(run: RunView) -> list[str]:
         f" {scenario.questions.max_tokens} tokens at most."
     )
     loaded = (
-        f"Load: {how}, {scenario.n_steps} steps of {load.duration_s:g} s after {load.warmup_s:g} s"
+        f"Load: {how}, {scenario.n_steps} step{'s' if scenario.n_steps != 1 else ''} of {load.duration_s:g} s after {load.warmup_s:g} s"
         f" of warm-up{repeats}; time-out {load.timeout_s:g} s. {objectives(run)}"
     )
     return [*([scenario.about] if scenario.about else []), measured, loaded]

@@ -19,6 +19,7 @@ from liveedge.bench.soak.series import loads, quantile, segments
 Outcome: TypeAlias = Literal["pass", "fail", "undecided"]
 
 GRACE_REAL_S = 3.0  # after a kill: answers that were under way end
+ENOUGH_RUN = 0.95  # of the hours, with all parts at work: setting up after each start is no soaking
 MAX_WRONG = 0.1  # of the judged answers; the shipped model errs, more where it sees few frames
 MAX_REFUSED = 0.05  # of the honest questions, for want of room or time
 BUSY = 2.0  # load per core: others have the machine, and refusing is right
@@ -366,6 +367,8 @@ def _duration(found: Evidence) -> Finding:
     ran_s = sum(segment.end_s - segment.ready_s for segment in segments(found.lines))
     says = f"{ran_s / 3600:.2f} of {found.options.hours:g} hours of stream time"
     is_done = any(line["what"] == "end" and line["reason"] == "done" for line in found.lines)
+    if is_done and ran_s < ENOUGH_RUN * found.options.seconds:
+        return Finding(what, "undecided", f"{says}; the rest went into setting up")
     return Finding(what, "pass" if is_done else "undecided", says)
 
 

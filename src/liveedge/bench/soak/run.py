@@ -99,6 +99,7 @@ def go_on(folder: Path, say: Say, *, stopping: threading.Event | None = None) ->
     if offset_s >= options.seconds:
         say("nothing is left to do: the log is complete")
         return
+    say(f"beginning at {offset_s / 3600:.2f} of {options.hours:g} hours; setting up takes minutes")
     real_clock, stream_clock = SystemClock(), clock_at(options.speed)
     n_segment = sum(line["what"] == "segment" for line in read_log(folder / NAME)) + 1
     with _server(folder, options, n_segment) as server:
@@ -193,6 +194,7 @@ def _soak(place: Place, check: Callable[[], None], say: Say) -> str:
             for slot in range(len(place.fleet)):
                 place.fleet.open(slot, client)
             _wait_for_frames(place, client)
+            say(f"{len(place.fleet)} cameras are there, and everything begins")
             place.log.write("ready", streams=[c.stream_id for c in place.fleet.cameras()])
             reason = _run_parts(place, check, say)
             for slot in range(len(place.fleet)):

@@ -26,6 +26,7 @@ class Streams:
 
     def __init__(self, target: Target, *, api_key: str | None) -> None:
         self.base_url = target.base_url.rstrip("/")
+        self._api_key_env = target.api_key_env
         self.headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         if target.region:
             self.headers["X-Overshoot-Region"] = target.region
@@ -79,8 +80,14 @@ class Streams:
             reason = str(error) or type(error).__name__
             raise SourceFailed(f"{method} {url}: no answer: {reason}") from error
         if answer.is_error and answer.status_code not in ok:
-            raise SourceFailed(f"{method} {url} answered {answer.status_code} {_said(answer)}")
+            said = f"{_said(answer)}{self._way_out(answer.status_code)}"
+            raise SourceFailed(f"{method} {url} answered {answer.status_code} {said}")
         return answer
+
+    def _way_out(self, status: int) -> str:
+        if status not in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+            return ""
+        return f"; the key is read from the variable {self._api_key_env}"
 
 
 def _said(answer: httpx.Response) -> str:
