@@ -53,6 +53,18 @@ def steady_heap() -> None:
         mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
+def give_back_free_memory() -> None:
+    """Return every free page of the heap to the system, those between blocks in use too.
+
+    A large upload is taken apart in small blocks, frames that come meanwhile lie behind them, and
+    what is freed stays: 270 to 460 MB in turns over hours. Takes 3 to 30 ms, in which other threads
+    may wait for memory; to be called seldom. Does nothing where the C library has no such call.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 def _limits(cgroups: Path, own: Path) -> list[int]:
     """Every limit on the way from this process's group to the root, of either version."""
     found: list[int] = []
