@@ -23,6 +23,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from liveedge.api.connection import ConnectionLimits, HttpProtocol
+from liveedge.api.crowd import Crowd
 from liveedge.api.last_words import LastWords
 from liveedge.api.websocket import WebSocketProtocol
 from liveedge.assembly import TLS, Built, LoadEngine, build_app
@@ -45,6 +46,11 @@ KEEP_ALIVE_S = 75
 GIVE_BACK_EVERY_S = 60.0  # free memory of the heap
 LAST_WORDS_S = 2  # after the drain, to tell clients; connections that take longer are dropped
 GOODBYE_S = 1.0  # of these, for sockets to end by themselves where nothing else is in progress
+# Connections that are taken in one turn of the event loop: between two turns they are read, and closed
+# ones give their files back. So many more wait in the system's queue; beyond it a client's attempts
+# are a second and more apart.
+ACCEPTED_AT_ONCE = 64
+WAITING_TO_BE_ACCEPTED = 4096
 # Otherwise the tokenizer makes a pool of its own, with a thread per core, to count one text.
 ONE_THREAD_PER_TEXT = ("TOKENIZERS_PARALLELISM", "false")
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -163,6 +169,7 @@ def http_config(
         HttpProtocol,
         limits=limits or ConnectionLimits(),
         ended=Counter() if ended is None else ended,
+        crowd=Crowd(),
     )
     return uvicorn.Config(
         LastWords(app),
@@ -174,6 +181,7 @@ def http_config(
         server_header=False,
         timeout_keep_alive=keep_alive_s,
         timeout_graceful_shutdown=LAST_WORDS_S,
+        backlog=ACCEPTED_AT_ONCE,
         **{"loop": "asyncio", **tls},
     )
 
@@ -243,6 +251,8 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if self.should_exit:
             return
+        for listener in sockets or ():
+            listener.listen(WAITING_TO_BE_ACCEPTED)
         self._startup.passed("listen")
         self._startup.say(self.built.memory.table())
         self._startup.breakdown(f"liveedge {VERSION} listens on {self._url}")
