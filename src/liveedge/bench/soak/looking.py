@@ -13,6 +13,7 @@ from liveedge.bench.soak import processes
 from liveedge.bench.soak.place import Place
 
 TIMEOUT_S = 30.0
+CONSTANT = ("liveedge_planned_bytes", "liveedge_build_info")
 _TYPE = re.compile(r"# TYPE (\S+) (\S+)")
 _SAMPLE = re.compile(r"([a-zA-Z_:][\w:]*)(\{.*\})? (\S+)")
 
@@ -64,6 +65,8 @@ def metrics(text: str) -> tuple[dict[str, float], dict[str, float]]:
             kinds[named[1]] = named[2]
         elif sample := _SAMPLE.fullmatch(line):
             name, key = sample[1], sample[1] + (sample[2] or "")
+            if name in CONSTANT:
+                continue
             if kinds.get(name) == "gauge":
                 gauges[key] = float(sample[3])
             elif not name.endswith("_bucket"):

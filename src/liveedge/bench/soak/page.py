@@ -44,7 +44,7 @@ figure{margin:0 0 22px}figcaption{font-weight:600;margin-bottom:4px}svg{width:10
 .spark{width:150px;height:28px}.grid{stroke:var(--rule)}.mark{stroke:var(--soft);stroke-dasharray:2 3;opacity:.6}
 .tick{fill:var(--soft);font:11px system-ui,sans-serif}.line{fill:none;stroke-width:1.5;stroke-linejoin:round}
 .c0{stroke:var(--c0)}.c1{stroke:var(--c1)}.c2{stroke:var(--c2)}.c3{stroke:var(--c3)}.c4{stroke:var(--c4)}
-.dot{fill:var(--c0)}.pale{fill:var(--rule)}
+.dot,.pale{fill:none;stroke:var(--c0);stroke-width:2;stroke-linecap:round}.pale{stroke:var(--rule)}
 .keys span{margin-right:16px;color:var(--soft);font-size:13px}.keys i{display:inline-block;width:14px;height:3px;
 margin-right:6px;vertical-align:middle}
 i.c0{background:var(--c0)}i.c1{background:var(--c1)}i.c2{background:var(--c2)}i.c3{background:var(--c3)}i.c4{background:var(--c4)}
