@@ -30,7 +30,7 @@ from liveedge.assembly import TLS, Built, LoadEngine, build_app
 from liveedge.core.clock import Clock, clock_at
 from liveedge.core.errors import LiveEdgeError, SettingsInvalid
 from liveedge.core.log import configure as configure_log
-from liveedge.core.machine import give_back_free_memory, steady_heap
+from liveedge.core.machine import keep_giving_back, steady_heap
 from liveedge.core.startup import Startup, process_started_s
 from liveedge.core.tasks import OwnedThread, TaskSet
 from liveedge.core.version import VERSION
@@ -43,7 +43,6 @@ log = logging.getLogger("liveedge.server")
 # How long an idle connection stays open. Clients keep theirs for seconds (httpx: 5), and one that is
 # closed at the moment of the next question loses it: ours must be the last to close.
 KEEP_ALIVE_S = 75
-GIVE_BACK_EVERY_S = 60.0  # free memory of the heap
 LAST_WORDS_S = 2  # after the drain, to tell clients; connections that take longer are dropped
 GOODBYE_S = 1.0  # of these, for sockets to end by themselves where nothing else is in progress
 # Connections that are taken in one turn of the event loop: between two turns they are read, and closed
@@ -219,7 +218,7 @@ class _Server(uvicorn.Server):
         self._clock = clock
         self._drain_s = drain_s
         self._tasks = TaskSet("server")
-        self._heap = OwnedThread("liveedge-heap", self._give_back)
+        self._heap = OwnedThread("liveedge-heap", partial(keep_giving_back, clock))
         self.stopped_by: signal.Signals | None = None
 
     @contextmanager
@@ -270,10 +269,6 @@ class _Server(uvicorn.Server):
             self._tasks.start(self.built.certificate.watch(), name="certificate")
         if self._settings.udp_ports is not None:
             self._tasks.start(self._expect_publishers(), name="publishers")
-
-    def _give_back(self, stopping: threading.Event) -> None:
-        while not self._clock.wait(stopping, GIVE_BACK_EVERY_S):
-            give_back_free_memory()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._heap.stopping.set()
