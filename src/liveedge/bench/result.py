@@ -24,6 +24,7 @@ from liveedge.bench.scenario import Scenario, scenario_of
 SCENARIO, ENVIRONMENT = "scenario.json", "environment.json"
 RECORDS, SAMPLES, SUMMARY = "records.jsonl", "samples.jsonl", "summary.json"
 UNJUDGED = "records.unjudged.jsonl"
+HALVES = "backslashreplace"  # of a character, which no UTF-8 has: written as JSON escapes them
 PERCENTS = (50, 90, 95, 99)
 
 
@@ -178,10 +179,10 @@ class ResultFolder:
 
     def write(self, name: str, document: Mapping[str, Any]) -> None:
         text = json.dumps(finite(document), indent=1, ensure_ascii=False)
-        (self.path / name).write_text(text + "\n", encoding="utf-8")
+        (self.path / name).write_text(text + "\n", encoding="utf-8", errors=HALVES)
 
     def append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        with (self.path / name).open("a", encoding="utf-8") as file:
+        with (self.path / name).open("a", encoding="utf-8", errors=HALVES) as file:
             for row in rows:
                 file.write(json.dumps(finite(row), ensure_ascii=False) + "\n")
 
