@@ -23,6 +23,7 @@ from liveedge.bench.result import (
     Distribution,
     Proportion,
     ResultFolder,
+    ResultInvalid,
     ShareSummary,
     StepSummary,
     Summary,
@@ -61,13 +62,20 @@ class Offsets:
         )
 
 
+# What rows of samples.jsonl or an environment raise that no run has written so.
+_DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 OURS = Offsets()  # every moment is on our clock
 
 
 def summarise_folder(folder: ResultFolder) -> Summary:
     """From the four files of a run. Raises ResultInvalid."""
     clock = folder.environment().get("clock")
-    return summarise(folder.scenario(), list(folder.records()), list(folder.samples()), clock=clock)
+    scenario, records, samples = folder.scenario(), list(folder.records()), list(folder.samples())
+    try:
+        return summarise(scenario, records, samples, clock=clock)
+    except _DAMAGE as error:
+        told = f"{type(error).__name__}: {error}"[:200]
+        raise ResultInvalid(f"{folder.path} is damaged, or of another version: {told}") from error
 
 
 def summarise(
