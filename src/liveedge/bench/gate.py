@@ -1,7 +1,8 @@
 """Release gates: rules of a TOML file, held against one run or against a comparison. Pure.
 
 A rule is kept or broken where the whole 95 % interval says so, and undecided where the limit lies inside
-it: by default that fails too, for a gate must show what it lets through.
+it: by default that fails too, for a gate must show what it lets through. A figure that the run does not
+have fails always.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from liveedge.bench.result import ResultFolder, StepSummary, finite
 
 Outcome: TypeAlias = Literal["pass", "fail", "undecided"]
 STEPS = ("all", "lowest", "highest")
+FRESHNESS = ("freshness_ms.", "known_freshness_ms.")
 
 
 class GateInvalid(Exception):
@@ -325,8 +327,10 @@ def _held(rule: Rule, where: str, found: Figure) -> Held:
 
 
 def _outcome(rule: Rule, found: Figure) -> tuple[Outcome, str]:
-    if found.value is None:
-        return "undecided", "the run has no such figure"
+    if found.value is None:  # whatever the gate says of what is undecided: nothing was looked at
+        return "fail", "the run has no such figure"
+    if found.value < 0 and rule.figure.startswith(FRESHNESS) and not rule.is_change:
+        return "fail", "evidence from the future is none"
     if found.interval is None:
         return "undecided", "too few samples for an interval"
     low, high = found.interval

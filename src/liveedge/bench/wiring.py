@@ -14,9 +14,11 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from liveedge.bench.answers import decoded
 from liveedge.bench.clocks import LOCAL, measure_clock
 from liveedge.bench.cold import ColdProbe
 from liveedge.bench.connections import dial_to
+from liveedge.bench.documents import told
 from liveedge.bench.environment import Started, describe, with_clock_after
 from liveedge.bench.measures import summarise_folder
 from liveedge.bench.report.write import write_report
@@ -160,14 +162,17 @@ async def _first_model(http: httpx.AsyncClient) -> str:
     """The first that is ready."""
     where = f"{http.base_url}models"
     try:
-        answer = await http.get("models")
-        answer.raise_for_status()
-        models = answer.json()["data"]
+        answer = await told(http, "models")
+        if answer.status != httpx.codes.OK:
+            raise RunFailed(
+                f"{where} answered {answer.status}; is the server up, and the key right?"
+            )
+        models = decoded(answer.text)["data"]
         names = [str(one["id"]) for one in models if one.get("status", "ready") == "ready"]
     except httpx.HTTPError as error:
         reason = str(error) or type(error).__name__
         raise RunFailed(f"{where}: {reason}; is the server up?") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise RunFailed(f"{where} names no models: set target.model") from error
     if not names:
         raise RunFailed(

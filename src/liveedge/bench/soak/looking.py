@@ -13,6 +13,7 @@ from liveedge.bench.soak import processes
 from liveedge.bench.soak.place import Place
 
 TIMEOUT_S = 30.0
+CONSTANT = ("liveedge_planned_bytes", "liveedge_build_info")
 
 
 def look_on(place: Place) -> None:
@@ -40,7 +41,8 @@ def look(place: Place, http: httpx.Client, *, what: str = "look") -> None:
         fields["gpu_mb"] = sum(gpu.memory_used_mb or 0.0 for gpu in seen_gpus)
     try:
         page = http.get("/metrics").raise_for_status()
-        fields["gauges"], fields["totals"] = gauges_and_totals(page.text)
+        gauges, totals = gauges_and_totals(page.text)
+        fields["gauges"], fields["totals"] = _changing(gauges), totals
         listed = http.get("/v1beta/streams").raise_for_status().json()["data"]
     except httpx.HTTPError as error:
         fields["error"] = repr(error)[:200]
@@ -48,6 +50,11 @@ def look(place: Place, http: httpx.Client, *, what: str = "look") -> None:
         now_ms = place.stream_clock.wall_ms()
         fields["streams"] = [seen(stream, now_ms) for stream in listed]
     place.log.write(what, **fields)
+
+
+def _changing(gauges: Mapping[str, float]) -> dict[str, float]:
+    """Without those that say the same in every look."""
+    return {key: value for key, value in gauges.items() if not key.startswith(CONSTANT)}
 
 
 def seen(stream: Mapping[str, Any], now_ms: int) -> dict[str, Any]:

@@ -273,8 +273,8 @@ def _method() -> str:
     )
     return (
         f"Slopes are over what is left after the first {SETTLE_SHARE:.0%} of the time after each"
-        f" start of the server, {SETTLE_MOST_S / 3600:g} hour at most, and at least"
-        f" {SETTLE_LIFE_S / 60:g} minutes of each process that took another's place. Every start and"
+        f" start of the server, {SETTLE_MOST_S / 3600:g} hour at most, and of the life of each process"
+        f" that took another's place, {SETTLE_LIFE_S / 60:g} minutes at least. Every start and"
         " every life of a process has a level of its own; all share one slope, by least squares. The"
         " interval does not take points as independent (see docs/soak.md). A series grows where the"
         " whole interval is above its tolerance and the later half of each life goes on, is flat"

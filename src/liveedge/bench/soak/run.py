@@ -28,7 +28,7 @@ from liveedge.bench.soak.leaving import leave_answers_on
 from liveedge.bench.soak.log import NAME, Log, read_log
 from liveedge.bench.soak.looking import look_at_rest, look_on
 from liveedge.bench.soak.options import OptionsInvalid, SoakOptions, logged_options
-from liveedge.bench.soak.place import Place
+from liveedge.bench.soak.place import Place, StreamTime
 from liveedge.bench.soak.slow import read_slowly_on
 from liveedge.bench.soak.watching import Watched, watch_on
 from liveedge.client.http import Client, Refused
@@ -94,8 +94,8 @@ def go_on(folder: Path, say: Say, *, stopping: threading.Event | None = None) ->
     real_clock, stream_clock = SystemClock(), clock_at(options.speed)
     n_segment = sum(line["what"] == "segment" for line in read_log(folder / NAME)) + 1
     with _server(folder, options, n_segment) as server:
-        began_s = stream_clock.monotonic_s()
-        log = Log(folder / NAME, now_s=lambda: offset_s + stream_clock.monotonic_s() - began_s)
+        time = StreamTime(stream_clock, offset_s)
+        log = Log(folder / NAME, now_s=lambda: time.now_s)
         log.write("segment", number=n_segment, wall_ms=real_clock.wall_ms(), **server.told)
         with Client(server.url, clock=real_clock) as client:
             model = str(client.models()[0]["id"])
@@ -107,8 +107,7 @@ def go_on(folder: Path, say: Say, *, stopping: threading.Event | None = None) ->
             log=log,
             stream_clock=stream_clock,
             real_clock=real_clock,
-            began_s=began_s,
-            offset_s=offset_s,
+            time=time,
             stopping=stopping or threading.Event(),
             fleet=Fleet(server.url, options, first_seed=int(offset_s) + 100 * options.seed),
         )
@@ -185,6 +184,7 @@ def _soak(place: Place, check: Callable[[], None], say: Say) -> str:
             for slot in range(len(place.fleet)):
                 place.fleet.open(slot, client)
             _wait_for_frames(place, client)
+            place.time.start()
             place.log.write("ready", streams=[c.stream_id for c in place.fleet.cameras()])
             reason = _run_parts(place, check, say)
             for slot in range(len(place.fleet)):
