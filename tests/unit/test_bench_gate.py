@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from liveedge.bench.compare import compare
+from liveedge.bench.compare import compare, markdown as compared_as_text
 from liveedge.bench.figures import COUNTS, NoSuchFigure, names
 from liveedge.bench.gate import GateInvalid, gate_of, judge, load_gate, markdown
 from tests.bench_results import Simulated, scenario
@@ -103,6 +103,20 @@ def test_a_change_is_held_against_the_other_run(sweep, worse):
     assert held(worse, sweep, change_at_least=-0.15, **shares) == {"4 per s": "pass"}
     with pytest.raises(GateInvalid, match="compares two runs: give both"):
         held(worse, change_at_most=1.1, **rule)
+
+
+def test_a_change_that_the_samples_cannot_tell_is_undecided_and_no_error(sweep):
+    few = run(work=scenario(rates_per_s=[1.0], duration_s=8.0))
+    rule = {"figure": "with_timeouts.ttft_ms.p99", "change_at_most": 1.1}
+    judged = judge(gate_of({"rule": [rule]}), few, compare(few, few))
+    assert [one.outcome for one in judged.held] == ["pass", "undecided"]
+    assert "too few samples in one of the two runs" in markdown(judged)
+
+
+def test_losses_that_neither_run_had_can_be_asked_for(sweep):
+    rule = {"figure": "disconnected_share", "change_at_most": 0.05, "steps": "lowest"}
+    assert held(sweep, sweep, **rule) == {"4 per s": "pass"}
+    assert "disconnected_share" not in compared_as_text(compare(sweep, sweep))
 
 
 def test_what_is_not_shown_fails_unless_the_gate_lets_it_pass(sweep):

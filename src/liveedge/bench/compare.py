@@ -28,6 +28,7 @@ PERCENTS = (50, 95, 99)
 BOUNDED = ("ttft_ms", "total_ms")  # with time-outs at their bound: else a server gains by losing
 WHOLE = ("tpot_ms", "freshness_ms", "known_freshness_ms")
 COMPARED_SHARES = ("timeout_share", "refused_share", "disconnected_share")
+MAX_SHOWN = 60  # characters of a value that differs
 NEVER = frozenset({"target", "about"})  # of a scenario: may differ
 
 
@@ -77,8 +78,26 @@ class Comparison:
     notes: Sequence[str]
     lines: Sequence[Line]
 
+    @property
+    def shown(self) -> list[Line]:
+        """Those for people."""
+        return _shown(self.lines)
+
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def _shown(lines: Sequence[Line]) -> list[Line]:
+    """Losses that neither side had need no row; a gate may ask for them."""
+    return [one for one in lines if one.figure not in COMPARED_SHARES or one.a or one.b]
+
+
+def is_compared(figure: str) -> bool:
+    """Whether steps have a line of this name wherever there is enough of it."""
+    name, _, percent = figure.rpartition(": ")[2].removeprefix("with_timeouts.").partition(".p")
+    if percent:
+        return name in (*BOUNDED, *WHOLE) and percent in map(str, PERCENTS)
+    return name in ("achieved_per_s", "good_share", "accuracy", *COMPARED_SHARES)
 
 
 def differences(a: Scenario, b: Scenario) -> list[str]:
@@ -86,10 +105,16 @@ def differences(a: Scenario, b: Scenario) -> list[str]:
     first, second = _flat(a.as_json()), _flat(b.as_json())
     keys = sorted(first.keys() | second.keys())
     return [
-        f"{key}: {first.get(key)!r} in A, {second.get(key)!r} in B"
+        f"{key}: {_short(first.get(key))} in A, {_short(second.get(key))} in B"
         for key in keys
         if key.partition(".")[0] not in NEVER and first.get(key) != second.get(key)
     ]
+
+
+def _short(value: Any) -> str:
+    """A whole mix would hide what else differs."""
+    text = repr(value)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 
 def check_comparable(a: Run, b: Run) -> None:
@@ -98,7 +123,9 @@ def check_comparable(a: Run, b: Run) -> None:
     for label, run in (("A", a), ("B", b)):
         reasons += [f"{label} is invalid: {reason}" for reason in run.summary.invalid]
     if reasons:
-        raise NotComparable("; ".join(reasons))
+        raise NotComparable(
+            "; ".join(reasons) + ". --anyway compares them all the same, and says so"
+        )
 
 
 def compare(a: Run, b: Run, chance: random.Random | None = None) -> Comparison:
@@ -111,7 +138,7 @@ def compare(a: Run, b: Run, chance: random.Random | None = None) -> Comparison:
         if step.step in by_step
         for line in _Pair(a, b, step, by_step[step.step], chance).lines()
     ]
-    return Comparison(a=a.name, b=b.name, notes=_notes(a, b, lines), lines=lines)
+    return Comparison(a=a.name, b=b.name, notes=_notes(a, b, _shown(lines)), lines=lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +166,7 @@ class _Pair:
             outcomes = SHARES[name]
             first = outcome_share(self.step_a, self.a.records, outcomes)
             second = outcome_share(self.step_b, self.b.records, outcomes)
-            if first.k or second.k:
-                yield self._share(name, (first, second), is_gain=False)
+            yield self._share(name, (first, second), is_gain=False)
         if self.step_a.accuracy.n and self.step_b.accuracy.n:
             pair = (self.step_a.accuracy, self.step_b.accuracy)
             yield self._share("accuracy", pair, is_gain=True)
@@ -258,7 +284,7 @@ def markdown(comparison: Comparison) -> str:
     rows += [
         f"| {line.load} | {line.figure} | {_number(line.a)} | {_number(line.b)} |"
         f" {_change(line.kind, line.change)} | {_interval(line)} | {line.verdict} |"
-        for line in comparison.lines
+        for line in comparison.shown
     ]
     notes = [f"- {note}" for note in comparison.notes]
     head = [f"A: {comparison.a}", f"B: {comparison.b}", ""]

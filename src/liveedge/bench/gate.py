@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -20,6 +20,7 @@ from liveedge.bench.compare import (
     Run,
     check_comparable,
     compare,
+    is_compared,
     load_of,
     markdown as comparison_markdown,
 )
@@ -29,6 +30,7 @@ from liveedge.bench.result import ResultFolder, StepSummary, finite
 Outcome: TypeAlias = Literal["pass", "fail", "undecided"]
 STEPS = ("all", "lowest", "highest")
 FRESHNESS = ("freshness_ms.", "known_freshness_ms.")
+NOT_ENOUGH = "too few samples in one of the two runs"
 
 
 class GateInvalid(Exception):
@@ -301,10 +303,10 @@ def _held_change(rule: Rule, step: StepSummary, comparison: Comparison | None) -
     lines = [one for one in comparison.lines if one.step == step.step]
     mine = [line for line in lines if _is_line(rule.figure, line)]
     if not mine:
-        if not any(_is_line(rule.figure, line) for line in comparison.lines):
+        if not is_compared(rule.figure):
             known = sorted({line.figure for line in comparison.lines})
             raise NoSuchFigure(f"{rule.figure} is not compared; compared are {', '.join(known)}")
-        return _held(rule, load_of(step), Figure(value=None))
+        return replace(_held(rule, load_of(step), Figure(value=None)), why=NOT_ENOUGH)
     line = mine[0]
     return _held(rule, load_of(step), Figure(value=line.change, interval=line.interval))
 

@@ -23,15 +23,23 @@ from liveedge.bench.environment import Started, describe, with_clock_after
 from liveedge.bench.measures import summarise_folder
 from liveedge.bench.report.write import write_report
 from liveedge.bench.result import RECORDS, ResultFolder, Summary
-from liveedge.bench.run import Keep, Parts, Target, run_scenario
+from liveedge.bench.run import Keep, Parts, Refused, Target, run_scenario
 from liveedge.bench.sampling import Looks, Sampler
-from liveedge.bench.scenario import Scenario
+from liveedge.bench.scenario import Scenario, ScenarioInvalid
 from liveedge.bench.sources.choose import Cameras, media_source
 from liveedge.bench.sources.streams import SourceFailed
 from liveedge.core.clock import Clock
 
 MODELS_TIMEOUT_S = 30.0
-__all__ = ["Asked", "RunFailed", "SourceFailed", "new_folder", "overrides_of", "run"]
+__all__ = [
+    "Asked",
+    "RunFailed",
+    "SourceFailed",
+    "new_folder",
+    "overrides_of",
+    "run",
+    "what_is_left",
+]
 
 
 class RunFailed(Exception):
@@ -67,7 +75,7 @@ async def run(scenario: Scenario, folder: ResultFolder, asked: Asked, clock: Clo
     try:
         dial = dial_to(scenario.target.base_url, httpx.create_ssl_context())
     except ValueError as error:
-        raise RunFailed(f"target.base_url: {error}") from error
+        raise ScenarioInvalid(f"target.base_url: {error}") from error
     async with _http(scenario, api_key) as http:
         model = scenario.target.model or await _first_model(http)
         scenario = replace(scenario, target=replace(scenario.target, model=model))
@@ -79,13 +87,13 @@ async def run(scenario: Scenario, folder: ResultFolder, asked: Asked, clock: Clo
         gc.freeze()  # what was imported is not looked through again while answers are timed
         try:
             return await run_scenario(scenario, folder, target=target, parts=parts, clock=clock)
-        except SourceFailed as error:
-            raise RunFailed(f"{error}{_what_is_left(folder)}") from error
+        except (Refused, SourceFailed) as error:
+            raise RunFailed(f"{error}{what_is_left(folder)}") from error
         finally:
             gc.unfreeze()
 
 
-def _what_is_left(folder: ResultFolder) -> str:
+def what_is_left(folder: ResultFolder) -> str:
     """How to come to the figures of steps that were measured before a run broke off."""
     records = folder.path / RECORDS
     if not records.exists() or not records.stat().st_size:
@@ -182,12 +190,14 @@ async def _first_model(http: httpx.AsyncClient) -> str:
 
 
 def overrides_of(settings: Sequence[str]) -> dict[str, Any]:
-    """`load.duration_s=5` as in TOML; what is no TOML value is a text. Raises RunFailed."""
+    """`load.duration_s=5` as in TOML; what is no TOML value is a text. Raises ScenarioInvalid."""
     found = {}
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not key or not equals:
-            raise RunFailed(f"--set {setting}: it must be KEY=VALUE, such as load.duration_s=5")
+            raise ScenarioInvalid(
+                f"--set {setting}: it must be KEY=VALUE, such as load.duration_s=5"
+            )
         found[key.strip()] = _toml_value(text.strip())
     return found
 

@@ -58,7 +58,7 @@ class StreamCameras:
         self._run_id = f"{chance.getrandbits(32):08x}"
         self._chance = chance
         self._tasks = TaskSet("bench-sources")
-        self._making: asyncio.Task[None] | None = None
+        self._making: asyncio.Task[SourceFailed | None] | None = None
         self._ids: list[str] = []
         self._children: list[Child] = []
         self._media: list[list[Sequence[Part]]] = []  # by share, by source
@@ -119,7 +119,9 @@ class StreamCameras:
         for n in range(sources.count):
             # To its end also where the run is broken off: a stream that was made has to be known.
             self._making = self._tasks.start(self._make(n), name=f"create-{n}")
-            await asyncio.shield(self._making)
+            failure = await asyncio.shield(self._making)
+            if failure is not None:
+                raise failure
         job = publishing(sources, self._streams, self._ids)
         if job is not None:
             self._start(*job)
@@ -130,9 +132,14 @@ class StreamCameras:
             for share in self._scenario.shares
         ]
 
-    async def _make(self, n: int) -> None:
-        created = await self._streams.create(asked_source(self._scenario.sources, n))
+    async def _make(self, n: int) -> SourceFailed | None:
+        """Why it could not be made, for who waits: in a task of its own it would be a crash."""
+        try:
+            created = await self._streams.create(asked_source(self._scenario.sources, n))
+        except SourceFailed as error:
+            return error
         self._ids.append(created["id"])
+        return None
 
     async def _publish_rtsp(self) -> None:
         self._start(*rtsp_publishing(self._scenario.sources))

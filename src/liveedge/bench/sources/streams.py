@@ -78,8 +78,7 @@ class Streams:
             reason = str(error) or type(error).__name__
             raise SourceFailed(f"{method} {url}: no answer: {reason}") from error
         if answer.is_error and answer.status_code not in ok:
-            said = answer.text[:MAX_SAID]
-            raise SourceFailed(f"{method} {url} answered {answer.status_code}: {said}")
+            raise SourceFailed(f"{method} {url} answered {answer.status_code} {_said(answer)}")
         return answer
 
 
@@ -88,3 +87,12 @@ def _object(answer: httpx.Response) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise SourceFailed(f"{answer.url} answered no JSON object: {answer.text[:MAX_SAID]}")
     return document
+
+
+def _said(answer: httpx.Response) -> str:
+    """Code and message of an error as the API writes it, else its text."""
+    try:
+        error = answer.json()["error"]
+        return f"{error['code']}: {str(error['message'])[:MAX_SAID]}"
+    except (ValueError, KeyError, TypeError):
+        return answer.text[:MAX_SAID]
