@@ -30,7 +30,7 @@ from liveedge.assembly import TLS, Built, LoadEngine, build_app
 from liveedge.core.clock import Clock, clock_at
 from liveedge.core.errors import LiveEdgeError, SettingsInvalid
 from liveedge.core.log import configure as configure_log
-from liveedge.core.machine import steady_heap
+from liveedge.core.machine import keep_giving_back, steady_heap
 from liveedge.core.startup import Startup, process_started_s
 from liveedge.core.tasks import OwnedThread, TaskSet
 from liveedge.core.version import VERSION
@@ -218,6 +218,7 @@ class _Server(uvicorn.Server):
         self._clock = clock
         self._drain_s = drain_s
         self._tasks = TaskSet("server")
+        self._heap = OwnedThread("liveedge-heap", partial(keep_giving_back, clock))
         self.stopped_by: signal.Signals | None = None
 
     @contextmanager
@@ -262,6 +263,7 @@ class _Server(uvicorn.Server):
                 " measured and told are of that clock",
                 self._settings.clock_speed,
             )
+        self._heap.start()
         self._tasks.start(self._tell_when_ready(), name="ready")
         if self.built.certificate is not None:
             self._tasks.start(self.built.certificate.watch(), name="certificate")
@@ -269,6 +271,7 @@ class _Server(uvicorn.Server):
             self._tasks.start(self._expect_publishers(), name="publishers")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._heap.stopping.set()
         await self._tasks.close()
         drain = self.built.drain
         drain.begin()

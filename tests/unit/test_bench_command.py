@@ -76,7 +76,10 @@ def test_a_server_that_wants_another_key_says_where_it_is_read_from(
             capsys, scenario, "--base-url", server.url("/v1"), "--out", tmp_path / "result"
         )
 
-    assert (status, "/v1/models answered 401: the key is read from" in said) == (1, True)
+    assert (status, "/v1/models answered 401; is the server up, and the key right?" in said) == (
+        1,
+        True,
+    )
     assert "LIVEEDGE_API_KEY" in said
 
 

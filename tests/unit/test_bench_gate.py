@@ -43,7 +43,7 @@ def held(b, a=None, **rule):
         ({"figure": "accuracy", "at_least": 0.85}, "pass"),
         ({"figure": "accuracy", "at_least": 0.999}, "fail"),
         ({"figure": "accuracy.lamp", "at_least": 0.80}, "pass"),
-        ({"figure": "accuracy.colour", "at_least": 0.80}, "undecided"),
+        ({"figure": "accuracy.colour", "at_least": 0.80}, "fail"),  # never asked
         ({"figure": "timeout_share", "at_most": 0.05}, "pass"),
         ({"figure": "timeout_share", "at_most": 0.001}, "undecided"),  # 240 requests cannot show it
         ({"figure": "timeouts", "at_most": 0}, "pass"),
@@ -63,7 +63,7 @@ def test_a_rule_holds_at_every_step_unless_it_says_where(sweep):
     assert list(held(sweep, steps="highest", **rule)) == ["16 per s"]
     assert list(held(sweep, steps=[0], **rule)) == ["4 per s"]
     assert list(held(sweep, up_to_per_s=8.0, **rule)) == ["4 per s"]
-    assert held(sweep, up_to_per_s=1.0, **rule) == {"no step": "undecided"}
+    assert held(sweep, up_to_per_s=1.0, **rule) == {"no step": "fail"}
 
 
 def test_overload_is_held_to_what_it_was_below_it(sweep):
@@ -71,7 +71,7 @@ def test_overload_is_held_to_what_it_was_below_it(sweep):
     assert held(sweep, figure="goodput_of_peak", at_least=0.9) == {"run": "fail"}
     assert held(sweep, figure="capacity.sustained_per_s", at_least=4) == {"run": "pass"}
     assert held(sweep, figure="capacity.within_slo_per_s", at_least=8) == {"run": "fail"}
-    assert held(sweep, figure="capacity.nonsense", at_least=8) == {"run": "undecided"}
+    assert held(sweep, figure="capacity.nonsense", at_least=8) == {"run": "fail"}
 
 
 def test_refusals_must_say_when_to_come_back(sweep):
@@ -111,6 +111,9 @@ def test_a_change_that_the_samples_cannot_tell_is_undecided_and_no_error(sweep):
     judged = judge(gate_of({"rule": [rule]}), few, compare(few, few))
     assert [one.outcome for one in judged.held] == ["pass", "undecided"]
     assert "too few samples in one of the two runs" in markdown(judged)
+    silent = replace(few, records=[])  # nothing came: no gate lets that pass
+    rules = gate_of({"rule": [rule], "undecided": "pass"})
+    assert not judge(rules, silent, compare(few, silent)).passed
 
 
 def test_losses_that_neither_run_had_can_be_asked_for(sweep):
@@ -153,7 +156,7 @@ def test_every_rule_is_printed_with_its_value(sweep):
         ({"rule": [{"figure": "a"}]}, "needs exactly one of at_least"),
         ({"rule": [{"figure": "a", "at_most": 1, "at_least": 0}]}, "needs exactly one"),
         ({"rule": [{"figure": "a", "max": 1}]}, "max is no key; known: at_least"),
-        ({"rule": [{"figure": "a", "at_most": "1"}]}, "at_most is '1', which it cannot be"),
+        ({"rule": [{"figure": "a", "at_most": "1"}]}, "at_most is '1', it must be a number"),
         ({"rule": [{"figure": "a", "at_most": True}]}, "at_most is True"),
         ({"rule": [{"figure": "a", "at_most": 1, "steps": "some"}]}, "steps is 'some'; one of all"),
         ({"rule": [{"figure": "a", "at_most": 1, "steps": ["a"]}]}, "steps is"),

@@ -107,6 +107,22 @@ def test_noise_that_is_slow_under_fast_noise_is_not_taken_for_a_leak() -> None:
     assert covered / n_runs >= 0.9
 
 
+def test_what_goes_along_with_the_load_of_the_machine_is_no_growth_and_a_leak_stays_one() -> None:
+    rng = np.random.default_rng(11)
+    busy = [float(load) for load in 10 + 8 * noise(rng, 600, 0.99)]
+    widths: list[float] = []
+    for per_h, beside in ((0.0, busy), (100.0, busy), (0.0, [])):
+        quiet = points(rng, n=600, lives=1, per_h=per_h, rho=0.3, scatter=20.0)
+        slowed = [(t, v + 30 * load, g) for (t, v, g), load in zip(quiet, busy, strict=True)]
+        found = judge(Series("age", "time", "ms", slowed, load=beside))
+        assert found.slope is not None
+        assert found.slope.low <= per_h <= found.slope.high
+        if beside:
+            assert found.growth == ("grows" if per_h else "flat"), found.says
+        widths.append(found.slope.high - found.slope.low)
+    assert widths[2] > 3 * widths[1]
+
+
 def test_a_run_too_short_to_tell_says_how_long_it_would_take() -> None:
     rng = np.random.default_rng(9)
     short = points(rng, n=60, lives=1, per_h=0, rho=0.5, scatter=5.0)

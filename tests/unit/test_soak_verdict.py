@@ -43,17 +43,6 @@ def test_a_soak_in_which_nothing_grows_and_nothing_breaks_passes() -> None:
     assert cache.growth == "pool"
 
 
-def test_hours_that_went_into_setting_up_were_not_run() -> None:
-    again: list[dict[str, Any]] = [
-        {"what": "segment", "at_s": 6000.0, "number": 2},
-        {"what": "ready", "at_s": 7190.0, "streams": []},
-    ]
-    found = of(Script(extra=again))
-    duration = found.findings[0]
-    assert (duration.what, duration.outcome) == ("the whole time was run", "undecided")
-    assert duration.says.endswith("of 2 hours of stream time; the rest went into setting up")
-
-
 @pytest.mark.parametrize(
     ("leak", "series"),
     [
@@ -79,7 +68,7 @@ def test_times_that_grow_beside_the_load_of_the_machine_are_no_proof() -> None:
     found = of(Script(age_ms_per_h=150.0, load_per_h=3.0))
     assert found.outcome == "undecided"
     says = growth(found, "age of the newest frames").says
-    assert says.endswith("but the machine's load rose by 6.0 meanwhile")
+    assert says.endswith("but the machine's load rose with it")
 
 
 def test_an_error_of_the_server_fails_unless_the_engine_was_being_killed() -> None:
@@ -177,12 +166,13 @@ def test_the_page_is_whole_and_needs_nothing_else() -> None:
     assert "FAIL" in text
     assert "prefers-color-scheme:dark" in text
     assert "server: memory of its own grows" in text
-    assert text.count("<svg") >= 8
+    assert text.count("<figure") >= 8
 
     class Parser(html.parser.HTMLParser):
         def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
             assert tag not in ("script", "link", "img", "iframe")
-            assert not any(name in ("src", "href") for name, _ in attrs)
+            links = [value or "" for name, value in attrs if name in ("src", "href")]
+            assert all(link.startswith("#") for link in links)
 
     Parser().feed(text)
 

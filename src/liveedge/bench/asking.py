@@ -30,6 +30,7 @@ from liveedge.bench.answers import (
     problem_of,
     read_chunk,
     read_whole,
+    text_of,
     unfinished,
 )
 from liveedge.bench.connections import Connection, Dial, Pool, address
@@ -247,6 +248,7 @@ class _Request:
         record.ended_s = at_s - self._begun_s
         record.content_s = self._content_s or record.content_s
         record.frames = self._sent_frames or record.frames
+        record.text = text_of(record.text)
         if problem is not None:
             record.code, record.message = problem.code, problem.message[:MAX_MESSAGE]
         self._let_go(outcome)
@@ -350,14 +352,15 @@ def _retry_after_s(headers: Mapping[str, str], wall_ms: float | None) -> float |
     if not text:
         return None
     try:
-        return number(float(text))
+        seconds = number(float(text))
+        return seconds if seconds is None or seconds >= 0 else None
     except ValueError:
         pass
     try:
-        at = email.utils.parsedate_to_datetime(text)
-    except ValueError:
+        at_s = email.utils.parsedate_to_datetime(text).timestamp()
+    except (ValueError, OverflowError, OSError):  # no date, or none of this calendar
         return None
-    return max(0.0, at.timestamp() - (wall_ms or 0.0) / MS_PER_S)
+    return max(0.0, at_s - (wall_ms or 0.0) / MS_PER_S)
 
 
 def _told(error: Exception) -> str:

@@ -7,6 +7,7 @@ else `undecided`: the samples do not tell.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -192,12 +193,10 @@ class _Pair:
         of = [stats.percentile_of(percent) for percent in percents]
         found = stats.ratios(first, second, of, self.chance)
         for percent, ratio in zip(percents, found, strict=True):
-            yield self._line(
-                f"{name}.p{percent}",
-                (stats.percentile(first, percent), stats.percentile(second, percent)),
-                ratio,
-                is_gain=False,
-            )
+            values = (stats.percentile(first, percent), stats.percentile(second, percent))
+            if min(values) <= 0:  # of evidence from the future: there is no ratio to it
+                ratio = stats.Ratio(math.nan, None)
+            yield self._line(f"{name}.p{percent}", values, ratio, is_gain=False)
 
     def _rate(self) -> Iterator[Line]:
         """Whole answers per second, from the counts of slices of the measured time."""
@@ -304,12 +303,28 @@ def _notes(a: Run, b: Run, lines: Sequence[Line]) -> list[str]:
             f"delivery differs: {deliveries[0]} in A, {deliveries[1]} in B. The questions and frames are"
             " of the same cameras; how they reach the model is part of what is compared"
         )
+    found += _answered(a, b)
     called = sum(line.verdict in ("better", "worse") for line in lines)
     found.append(
         f"{len(lines)} lines, {called} of them better or worse; by chance alone about"
         f" {0.05 * len(lines):.0f} would be: believe what several steps agree on"
     )
     return found
+
+
+def _answered(a: Run, b: Run) -> Iterator[str]:
+    """Steps at which one of them answered less: its latencies are of fewer requests."""
+    by_step = {step.step: step for step in b.summary.steps}
+    for first in a.summary.steps:
+        second = by_step.get(first.step)
+        if second is None or not first.sent or not second.sent:
+            continue
+        shares = [one.outcomes["ok"] / one.sent for one in (first, second)]
+        if abs(shares[0] - shares[1]) > SAME_SHARE:
+            yield (
+                f"at {load_of(first)} A answered {shares[0]:.1%} of the requests and B {shares[1]:.1%}:"
+                " latencies are of those alone (and time-outs), which refusing the others keeps short"
+            )
 
 
 def _flat(value: Any, path: str = "") -> dict[str, Any]:
@@ -328,14 +343,14 @@ def _number(value: float | None) -> str:
 
 
 def _change(kind: str, value: float | None) -> str:
-    if value is None:
+    if value is None or math.isnan(value):
         return "-"
     return f"×{value:.3f}" if kind == "ratio" else f"{100 * value:+.1f} points"
 
 
 def _interval(line: Line) -> str:
     if line.interval is None:
-        return "too few samples"
+        return "no ratio" if line.change is None or math.isnan(line.change) else "too few samples"
     low, high = line.interval
     if line.kind == "ratio":
         return f"{low:.3f} to {high:.3f}"

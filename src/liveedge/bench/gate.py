@@ -1,7 +1,8 @@
 """Release gates: rules of a TOML file, held against one run or against a comparison. Pure.
 
 A rule is kept or broken where the whole 95 % interval says so, and undecided where the limit lies inside
-it: by default that fails too, for a gate must show what it lets through.
+it: by default that fails too, for a gate must show what it lets through. A figure that the run does not
+have fails always.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from liveedge.bench.result import ResultFolder, StepSummary, finite
 
 Outcome: TypeAlias = Literal["pass", "fail", "undecided"]
 STEPS = ("all", "lowest", "highest")
+FRESHNESS = ("freshness_ms.", "known_freshness_ms.")
 NOT_ENOUGH = "too few samples in one of the two runs"
 
 
@@ -221,13 +223,15 @@ def _check_types(document: Mapping[str, Any], where: str) -> None:
         raise GateInvalid(f"{where} has no figure: name what it limits, such as 'ttft_ms.p95'")
     for key, value in document.items():
         if key in ("figure", "why"):
-            is_right = isinstance(value, str)
+            is_right, kind = isinstance(value, str), "a text"
         elif key == "steps":
             is_right = isinstance(value, str) or _are_numbers(value)
+            kind = "a text or a list of whole numbers"
         else:
             is_right = isinstance(value, (int, float)) and not isinstance(value, bool)
+            kind = "a number"
         if not is_right:
-            raise GateInvalid(f"{where}: {key} is {value!r}, which it cannot be")
+            raise GateInvalid(f"{where}: {key} is {value!r}, it must be {kind}")
 
 
 def _are_numbers(value: Any) -> bool:
@@ -302,7 +306,9 @@ def _held_change(rule: Rule, step: StepSummary, comparison: Comparison | None) -
         if not is_compared(rule.figure):
             known = sorted({line.figure for line in comparison.lines})
             raise NoSuchFigure(f"{rule.figure} is not compared; compared are {', '.join(known)}")
-        return replace(_held(rule, load_of(step), Figure(value=None)), why=NOT_ENOUGH)
+        nothing = _held(rule, load_of(step), Figure(value=None))
+        is_few = any(_is_line(f"{rule.figure.rpartition('.')[0]}.p50", line) for line in lines)
+        return replace(nothing, outcome="undecided", why=NOT_ENOUGH) if is_few else nothing
     line = mine[0]
     return _held(rule, load_of(step), Figure(value=line.change, interval=line.interval))
 
@@ -325,8 +331,10 @@ def _held(rule: Rule, where: str, found: Figure) -> Held:
 
 
 def _outcome(rule: Rule, found: Figure) -> tuple[Outcome, str]:
-    if found.value is None:
-        return "undecided", "the run has no such figure"
+    if found.value is None:  # whatever the gate says of what is undecided: nothing was looked at
+        return "fail", "the run has no such figure"
+    if found.value < 0 and rule.figure.startswith(FRESHNESS) and not rule.is_change:
+        return "fail", "evidence from the future is none"
     if found.interval is None:
         return "undecided", "too few samples for an interval"
     low, high = found.interval

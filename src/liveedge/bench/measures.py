@@ -23,6 +23,7 @@ from liveedge.bench.result import (
     Distribution,
     Proportion,
     ResultFolder,
+    ResultInvalid,
     ShareSummary,
     StepSummary,
     Summary,
@@ -47,22 +48,34 @@ class Offsets:
 
     evidence_ms: float = 0.0  # of what the server says
     known_ms: float = 0.0  # of what the bench knows, or read from the frame
+    uncertainty_ms: float = 0.0  # by which moments of two clocks may seem to be in the wrong order
 
     @classmethod
     def of(cls, scenario: Scenario, clock: Mapping[str, float]) -> Offsets:
         """`clock` as `Summary.clock`."""
         server_ms = clock.get("offset_ms", 0.0)
         is_drawn_there = scenario.target.delivery == "ovs" and scenario.sources.kind == "sim"
-        return cls(evidence_ms=server_ms, known_ms=server_ms if is_drawn_there else 0.0)
+        return cls(
+            evidence_ms=server_ms,
+            known_ms=server_ms if is_drawn_there else 0.0,
+            uncertainty_ms=clock.get("uncertainty_ms", math.inf),
+        )
 
 
+# What rows of samples.jsonl or an environment raise that no run has written so.
+_DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 OURS = Offsets()  # every moment is on our clock
 
 
 def summarise_folder(folder: ResultFolder) -> Summary:
     """From the four files of a run. Raises ResultInvalid."""
     clock = folder.environment().get("clock")
-    return summarise(folder.scenario(), list(folder.records()), list(folder.samples()), clock=clock)
+    scenario, records, samples = folder.scenario(), list(folder.records()), list(folder.samples())
+    try:
+        return summarise(scenario, records, samples, clock=clock)
+    except _DAMAGE as error:
+        told = f"{type(error).__name__}: {error}"[:200]
+        raise ResultInvalid(f"{folder.path} is damaged, or of another version: {told}") from error
 
 
 def summarise(
@@ -125,7 +138,8 @@ def bounded_latency(record: Record, name: str, timeout_s: float) -> float | None
 def is_good(record: Record, slo: Objectives, offsets: Offsets = OURS) -> bool:
     """A whole answer that keeps to every objective at once; one that cannot be looked at is not kept.
 
-    An answer whose truth is not decidable is not held to be wrong.
+    An answer whose truth is not decidable is not held to be wrong. Evidence from the future, beyond
+    what the clocks leave open, is none.
     """
     if record.outcome != "ok" or (slo.correct and record.correct is False):
         return False
@@ -135,7 +149,10 @@ def is_good(record: Record, slo: Objectives, offsets: Offsets = OURS) -> bool:
         _freshness_name(record): slo.freshness_ms,
     }
     found = {name: latency(record, name, offsets) for name, limit in limits.items() if limit}
-    return all(value is not None and value <= limits[name] for name, value in found.items())
+    least = -offsets.uncertainty_ms
+    return all(
+        value is not None and least <= value <= limits[name] for name, value in found.items()
+    )
 
 
 def _freshness_name(record: Record) -> str:

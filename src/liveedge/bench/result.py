@@ -24,6 +24,7 @@ from liveedge.bench.scenario import Scenario, scenario_of
 SCENARIO, ENVIRONMENT = "scenario.json", "environment.json"
 RECORDS, SAMPLES, SUMMARY = "records.jsonl", "samples.jsonl", "summary.json"
 UNJUDGED = "records.unjudged.jsonl"
+HALVES = "backslashreplace"  # of a character, which no UTF-8 has: written as JSON escapes them
 PERCENTS = (50, 90, 95, 99)
 
 
@@ -160,10 +161,23 @@ class ResultFolder:
         return self._json(ENVIRONMENT)
 
     def summary(self) -> Summary:
-        return summary_of(self._json(SUMMARY))
+        document = self._json(SUMMARY)
+        try:
+            return summary_of(document)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ResultInvalid(
+                f"{self.path / SUMMARY} holds no summary ({_said(error)}): delete it, and"
+                " `liveedge bench report` makes it again"
+            ) from error
 
     def records(self) -> Iterator[Record]:
-        return map(record_of, self._rows(RECORDS))
+        for number, row in enumerate(self._rows(RECORDS), start=1):
+            try:
+                yield record_of(row)
+            except (TypeError, ValueError, AttributeError) as error:
+                raise ResultInvalid(
+                    f"{self.path / RECORDS}: record {number} is none: {_said(error)}"
+                ) from error
 
     def samples(self) -> Iterator[dict[str, Any]]:
         """Each with `at_s` (clock of the records), `metrics` and `machine`: name to number.
@@ -178,10 +192,10 @@ class ResultFolder:
 
     def write(self, name: str, document: Mapping[str, Any]) -> None:
         text = json.dumps(finite(document), indent=1, ensure_ascii=False)
-        (self.path / name).write_text(text + "\n", encoding="utf-8")
+        (self.path / name).write_text(text + "\n", encoding="utf-8", errors=HALVES)
 
     def append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        with (self.path / name).open("a", encoding="utf-8") as file:
+        with (self.path / name).open("a", encoding="utf-8", errors=HALVES) as file:
             for row in rows:
                 file.write(json.dumps(finite(row), ensure_ascii=False) + "\n")
 
@@ -190,7 +204,7 @@ class ResultFolder:
             document = json.loads((self.path / name).read_text(encoding="utf-8"))
         except OSError as error:
             raise ResultInvalid(f"{self.path / name} cannot be read: {error.strerror}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ResultInvalid(f"{self.path / name} is no JSON: {error}") from error
         if not isinstance(document, dict):
             raise ResultInvalid(f"{self.path / name} holds no object")
@@ -200,13 +214,27 @@ class ResultFolder:
         """Every whole line; one that was being written when the run broke is left out."""
         try:
             with (self.path / name).open(encoding="utf-8") as file:
-                yield from (json.loads(line) for line in file if line.endswith("\n"))
+                for line in file:
+                    if line.endswith("\n"):
+                        yield _row_of(line)
         except OSError as error:
             raise ResultInvalid(f"{self.path / name} cannot be read: {error.strerror}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ResultInvalid(
                 f"{self.path / name} holds a line that is no JSON: {error}"
             ) from error
+
+
+def _row_of(line: str) -> dict[str, Any]:
+    row = json.loads(line)
+    if not isinstance(row, dict):
+        raise ValueError(f"{line[:40]!r} is no object")
+    return row
+
+
+def _said(error: Exception) -> str:
+    name = "" if type(error) is ValueError else f"{type(error).__name__}: "
+    return f"{name}{str(error)[:200]}"
 
 
 def finite(value: Any) -> Any:

@@ -24,6 +24,7 @@ from liveedge.bench.interfaces import MediaSource
 from liveedge.bench.record import Record, measured
 from liveedge.bench.result import (
     ENVIRONMENT,
+    HALVES,
     RECORDS,
     SAMPLES,
     SCENARIO,
@@ -190,7 +191,7 @@ class RecordLog:
 
     def __enter__(self) -> RecordLog:
         self._folder.append(RECORDS, ())
-        self._unjudged = (self._folder.path / UNJUDGED).open("w", encoding="utf-8")
+        self._unjudged = (self._folder.path / UNJUDGED).open("w", encoding="utf-8", errors=HALVES)
         return self
 
     def __exit__(self, *_error: object) -> None:

@@ -24,6 +24,7 @@ EVERY_S = 1.0
 PSS_EVERY_S = 5.0  # ten milliseconds of a processor for a gigabyte, and the target waits for some
 GPU_EVERY_S = 2.0  # nvidia-smi takes a tenth of a second of a processor
 METRICS_TIMEOUT_S = 2.0
+MAX_METRICS_BYTES = 4 << 20
 GIVE_UP_AFTER = 5  # failures in a row of a server without /metrics: it is asked no more
 _MB = 1 << 20
 
@@ -54,7 +55,7 @@ class Sampler:
         self._thread = OwnedThread("bench-sampler", self._run)
         self._generator: int | None = None
         self._machine = _Machine(looks.pid, clock)
-        self._metrics = _Metrics(looks)
+        self._metrics = _Metrics(looks, clock)
         self._failures: Counter[str] = Counter()
         self.n_rows = 0
 
@@ -103,7 +104,8 @@ class Sampler:
 class _Metrics:
     """Of the server."""
 
-    def __init__(self, looks: Looks) -> None:
+    def __init__(self, looks: Looks, clock: Clock) -> None:
+        self._clock = clock
         self.failures: Counter[str] = Counter()
         self._in_a_row = 0
         self._url = looks.metrics_url
@@ -120,14 +122,25 @@ class _Metrics:
         if not self._url or self._in_a_row >= GIVE_UP_AFTER:
             return {}
         try:
-            answer = self._http.get(self._url)
-            answer.raise_for_status()
+            text = self._text()
         except (httpx.HTTPError, httpx.InvalidURL):
             self._in_a_row += 1
             self.failures["/metrics"] += 1
             return {}
         self._in_a_row = 0
-        return prometheus.looked_at(answer.text)
+        return prometheus.looked_at(text)
+
+    def _text(self) -> str:
+        """Within bounds of size and time, whatever the server sends. Raises httpx.HTTPError."""
+        body = bytearray()
+        until_s = self._clock.monotonic_s() + METRICS_TIMEOUT_S
+        with self._http.stream("GET", self._url) as answer:
+            answer.raise_for_status()
+            for piece in answer.iter_bytes():
+                body += piece
+                if len(body) > MAX_METRICS_BYTES or self._clock.monotonic_s() > until_s:
+                    raise httpx.ReadTimeout("too long, or too slow")
+        return bytes(body).decode(errors="replace")
 
     def close(self) -> None:
         self._http.close()

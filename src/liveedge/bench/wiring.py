@@ -14,9 +14,11 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from liveedge.bench.answers import decoded
 from liveedge.bench.clocks import LOCAL, measure_clock
 from liveedge.bench.cold import ColdProbe
 from liveedge.bench.connections import dial_to
+from liveedge.bench.documents import told
 from liveedge.bench.environment import Started, describe, with_clock_after
 from liveedge.bench.measures import summarise_folder
 from liveedge.bench.report.write import write_report
@@ -61,7 +63,7 @@ def new_folder(out: Path | None, name: str, clock: Clock) -> ResultFolder:
     try:
         path.mkdir(parents=True, exist_ok=True)
         if any(path.iterdir()):
-            raise RunFailed(f"{path} is not empty: a result goes into a folder of its own")
+            raise RunFailed(f"{path} is not empty: name a new folder with --out")
     except OSError as error:
         raise RunFailed(f"{path} cannot be made: {error.strerror}") from error
     return ResultFolder(path)
@@ -168,23 +170,23 @@ async def _first_model(http: httpx.AsyncClient, api_key_env: str) -> str:
     """The first that is ready."""
     where = f"{http.base_url}models"
     try:
-        answer = await http.get("models")
-        answer.raise_for_status()
-        models = answer.json()["data"]
+        answer = await told(http, "models")
+        if answer.status != httpx.codes.OK:
+            raise RunFailed(
+                f"{where} answered {answer.status}; is the server up, and the key right?"
+                f" It is read from the variable {api_key_env}; with target.model set nobody asks here"
+            )
+        models = decoded(answer.text)["data"]
         names = [str(one["id"]) for one in models if one.get("status", "ready") == "ready"]
-    except httpx.HTTPStatusError as error:
-        status = error.response.status_code
-        raise RunFailed(
-            f"{where} answered {status}: the key is read from the variable {api_key_env}, and"
-            " target.base_url goes up to the version; with target.model set nobody asks for models"
-        ) from error
     except httpx.HTTPError as error:
         reason = str(error) or type(error).__name__
         raise RunFailed(f"{where}: {reason}; is the server up?") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise RunFailed(f"{where} names no models: set target.model") from error
     if not names:
-        raise RunFailed(f"none of the {len(models)} models at {where} is ready")
+        raise RunFailed(
+            f"none of the {len(models)} models at {where} is ready: wait for it, or set target.model"
+        )
     return names[0]
 
 

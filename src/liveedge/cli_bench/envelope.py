@@ -12,7 +12,8 @@ from liveedge.bench import wiring
 from liveedge.bench.envelope import Rule, Run, envelopes, markdown, search, write
 from liveedge.bench.result import ResultFolder
 from liveedge.bench.scenario import Scenario, ScenarioInvalid, load_scenario
-from liveedge.cli_bench.run import overrides, say, server_for
+from liveedge.cli_bench.run import overrides, server_for
+from liveedge.cli_bench.telling import say
 from liveedge.client.local_server import ServerFailed
 from liveedge.core.clock import Clock, SystemClock
 
@@ -30,10 +31,10 @@ def envelope(options: argparse.Namespace) -> int:
             run = _run(clock, started_ms)
             found = search(base, wanted, rule, run=run, folder=folder.path, say=say)
     except ScenarioInvalid as error:
-        print(f"liveedge: {error}", file=sys.stderr)
+        say(f"liveedge: {error}")
         return 2
     except (wiring.RunFailed, wiring.SourceFailed, ServerFailed) as error:
-        print(f"liveedge: {error}", file=sys.stderr)
+        say(f"liveedge: {error}")
         return 1
     write(found, folder.path)
     print(markdown(found))

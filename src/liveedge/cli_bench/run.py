@@ -17,6 +17,7 @@ from liveedge.bench import wiring
 from liveedge.bench.cold import started_ms
 from liveedge.bench.result import ResultFolder, Summary
 from liveedge.bench.scenario import Scenario, ScenarioInvalid, load_scenario
+from liveedge.cli_bench.telling import say
 from liveedge.client.local_server import ServerFailed, running_server
 from liveedge.core.clock import Clock, SystemClock
 
@@ -37,10 +38,10 @@ def run(options: argparse.Namespace) -> int:
             )
             summary = _run(scenario, folder, asked, clock)
     except ScenarioInvalid as error:
-        print(f"liveedge: {error}", file=sys.stderr)
+        say(f"liveedge: {error}")
         return 2
     except (wiring.RunFailed, wiring.SourceFailed, ServerFailed) as error:
-        print(f"liveedge: {error}", file=sys.stderr)
+        say(f"liveedge: {error}")
         return 1
     _end(folder, summary, as_json=options.json)
     return 0 if summary.valid else INVALID
@@ -80,11 +81,6 @@ def server_for(
     with running_server(model=None, port=None, clock=clock, flags=shlex.split(flags)) as started:
         target = replace(scenario.target, base_url=f"{started.url}/v1", pid=started.pid)
         yield replace(scenario, target=target), started_ms(started)
-
-
-def say(line: str) -> None:
-    """What happens, for who watches."""
-    print(line, file=sys.stderr, flush=True)
 
 
 def _end(folder: ResultFolder, summary: Summary, *, as_json: bool) -> None:

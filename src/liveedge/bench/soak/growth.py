@@ -9,7 +9,15 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from liveedge.bench.soak.series import Kind, Series
-from liveedge.bench.soak.slopes import Slope, later_half, slope
+from liveedge.bench.soak.slopes import (
+    MOST_SHARED,
+    Points,
+    Slope,
+    beside,
+    later_half,
+    slope,
+    widened,
+)
 
 Growth: TypeAlias = Literal["flat", "grows", "undecided", "pool"]
 
@@ -20,9 +28,6 @@ TOLERANCES: dict[Kind, tuple[float, float]] = {
     "time": (0.05, 20.0),  # ms
     "pool": (0.02, 1.0),
 }
-
-
-BUSIER = 0.5  # of the load average, over the run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,26 +43,29 @@ class Judged:
 
 def judge(series: Series) -> Judged:
     """Flat where the interval ends below the tolerance, or that of the later halves does; growing where
-    it begins above it and the later halves go on."""
-    found = slope(series.points)
+    it begins above it and the later halves go on. Times are judged at the same load of the machine."""
+    shared = 0.0
+    if series.load:
+        points, shared = beside(series.points, series.load)
+        series = replace(series, points=list(points))
+    found = _slope(series.points, shared)
     level = abs(found.level) if found else 0.0
     share, amount = TOLERANCES[series.kind]
     tolerance = max(share * level, amount)
-    growth, says = _growth(series, found, tolerance)
+    growth, says = _growth(series, found, tolerance, shared)
+    if growth == "grows" and shared > MOST_SHARED:
+        growth, says = "undecided", f"{says}; but the machine's load rose with it"
     return Judged(series=series, slope=found, tolerance=tolerance, growth=growth, says=says)
 
 
-def beside_load(found: Judged, load: Slope | None) -> Judged:
-    """A time that grew while the whole machine grew busier tells nothing about the server."""
-    is_time = found.series.kind == "time" and found.growth == "grows"
-    if not is_time or load is None or load.high <= 0 or load.per_h * load.hours < BUSIER:
-        return found
-    rose = load.per_h * load.hours
-    says = f"{found.says}; but the machine's load rose by {rose:.1f} meanwhile"
-    return replace(found, growth="undecided", says=says)
+def _slope(points: Points, shared: float) -> Slope | None:
+    found = slope(points)
+    return None if found is None else widened(found, min(shared, MOST_SHARED))
 
 
-def _growth(series: Series, found: Slope | None, tolerance: float) -> tuple[Growth, str]:
+def _growth(
+    series: Series, found: Slope | None, tolerance: float, shared: float
+) -> tuple[Growth, str]:
     unit = f" {series.unit}" if series.unit else ""
     if found is None:
         return "undecided", "too few points after the settling"
@@ -66,7 +74,7 @@ def _growth(series: Series, found: Slope | None, tolerance: float) -> tuple[Grow
         return _pool(series, rate, unit)
     if found.high <= tolerance:
         return "flat", f"{rate}, below {tolerance:.3g}"
-    late = slope(later_half(series.points))
+    late = _slope(later_half(series.points), shared)
     half = "too few points in the later halves"
     if late is not None:
         half = f"in the later half of each life {late.per_h:+.3g} ({late.low:+.3g} to {late.high:+.3g})"

@@ -75,6 +75,7 @@ def attacks(model: str) -> Mapping[str, bytes]:
         "a picture cut short": png[: len(png) // 2],
         "bytes that are no picture": noise,
         "one pixel": _png(1, 1),
+        "one pixel wide": _png(1, 150),
         "longer than any model takes": _png(3, 999),
         "an odd size": _png(333, 17),
     }

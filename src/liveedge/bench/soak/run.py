@@ -27,8 +27,8 @@ from liveedge.bench.soak.killing import kill_on
 from liveedge.bench.soak.leaving import leave_answers_on
 from liveedge.bench.soak.log import NAME, Log, read_log
 from liveedge.bench.soak.looking import look_at_rest, look_on
-from liveedge.bench.soak.options import OptionsInvalid, SoakOptions, from_json
-from liveedge.bench.soak.place import Place
+from liveedge.bench.soak.options import OptionsInvalid, SoakOptions, logged_options
+from liveedge.bench.soak.place import Place, StreamTime
 from liveedge.bench.soak.slow import read_slowly_on
 from liveedge.bench.soak.watching import Watched, watch_on
 from liveedge.client.http import Client, Refused
@@ -76,14 +76,6 @@ def environment() -> Mapping[str, Any]:
     }
 
 
-def logged_options(folder: Path) -> SoakOptions:
-    """Of the soak that is in this folder. Raises LogBroken and OptionsInvalid."""
-    lines = read_log(folder / NAME)
-    if not lines or lines[0]["what"] != "soak":
-        raise OptionsInvalid(f"{folder / NAME} does not begin as the log of a soak does")
-    return from_json(lines[0]["options"])
-
-
 def passed_s(folder: Path) -> float:
     """Stream time that has been soaked so far."""
     return max((float(line["at_s"]) for line in read_log(folder / NAME)), default=0.0)
@@ -103,8 +95,8 @@ def go_on(folder: Path, say: Say, *, stopping: threading.Event | None = None) ->
     real_clock, stream_clock = SystemClock(), clock_at(options.speed)
     n_segment = sum(line["what"] == "segment" for line in read_log(folder / NAME)) + 1
     with _server(folder, options, n_segment) as server:
-        began_s = stream_clock.monotonic_s()
-        log = Log(folder / NAME, now_s=lambda: offset_s + stream_clock.monotonic_s() - began_s)
+        time = StreamTime(stream_clock, offset_s)
+        log = Log(folder / NAME, now_s=lambda: time.now_s)
         log.write("segment", number=n_segment, wall_ms=real_clock.wall_ms(), **server.told)
         with Client(server.url, clock=real_clock) as client:
             model = str(client.models()[0]["id"])
@@ -116,8 +108,7 @@ def go_on(folder: Path, say: Say, *, stopping: threading.Event | None = None) ->
             log=log,
             stream_clock=stream_clock,
             real_clock=real_clock,
-            began_s=began_s,
-            offset_s=offset_s,
+            time=time,
             stopping=stopping or threading.Event(),
             fleet=Fleet(server.url, options, first_seed=int(offset_s) + 100 * options.seed),
         )
@@ -195,6 +186,7 @@ def _soak(place: Place, check: Callable[[], None], say: Say) -> str:
                 place.fleet.open(slot, client)
             _wait_for_frames(place, client)
             say(f"{len(place.fleet)} cameras are there, and everything begins")
+            place.time.start()
             place.log.write("ready", streams=[c.stream_id for c in place.fleet.cameras()])
             reason = _run_parts(place, check, say)
             for slot in range(len(place.fleet)):
@@ -304,4 +296,4 @@ def progress(place: Place) -> str:
     return f"{hours:.2f} of {of:g} hours{kind}"
 
 
-__all__ = ["ServerFailed", "begin", "go_on", "logged_options", "passed_s"]
+__all__ = ["ServerFailed", "begin", "go_on", "passed_s"]

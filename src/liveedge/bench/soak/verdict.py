@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from liveedge.bench.soak.checks import Evidence, Finding, Outcome, checks, evidence
-from liveedge.bench.soak.growth import Judged, beside_load, judge
+from liveedge.bench.soak.growth import Judged, judge
 from liveedge.bench.soak.log import NAME, Line, read_log
-from liveedge.bench.soak.options import OptionsInvalid, SoakOptions, from_json
-from liveedge.bench.soak.series import loads, series
-from liveedge.bench.soak.slopes import slope
+from liveedge.bench.soak.options import SoakOptions, options_of
+from liveedge.bench.soak.series import series
 
 STATUS = {"pass": 0, "fail": 1, "undecided": 3}
 SERVER_LOGS = "server-*.log"
@@ -51,15 +50,12 @@ class Verdict:
 def judged(folder: Path) -> Verdict:
     """Raises LogBroken and OptionsInvalid."""
     lines = read_log(folder / NAME)
-    if not lines or lines[0]["what"] != "soak":
-        raise OptionsInvalid(f"{folder / NAME} does not begin as the log of a soak does")
-    return verdict(lines, from_json(lines[0]["options"]), server_logs(folder))
+    return verdict(lines, options_of(lines, folder), server_logs(folder))
 
 
 def verdict(lines: Sequence[Line], options: SoakOptions, server_says: Finding) -> Verdict:
     found = evidence(lines, options)
-    load = slope([(at_s, value, 0) for at_s, value in loads(lines)])
-    growths = [beside_load(judge(one), load) for one in series(lines, options)]
+    growths = [judge(one) for one in series(lines, options)]
     findings = [*checks(found), server_says]
     return Verdict(
         outcome=_outcome(findings, growths),

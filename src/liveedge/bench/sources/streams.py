@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from liveedge.bench.answers import decoded
 from liveedge.bench.scenario import Target
 
 TIMEOUT_S = 30.0  # longer than a server needs to open a camera that does not answer
@@ -38,12 +39,10 @@ class Streams:
 
     async def create(self, source: Mapping[str, Any]) -> dict[str, Any]:
         """Raises SourceFailed, with what the server says."""
-        created: dict[str, Any] = (await self._call("POST", "", {"source": source})).json()
-        return created
+        return _object(await self._call("POST", "", {"source": source}))
 
     async def view(self, stream_id: str) -> dict[str, Any]:
-        found: dict[str, Any] = (await self._call("GET", f"/{stream_id}")).json()
-        return found
+        return _object(await self._call("GET", f"/{stream_id}"))
 
     async def keep_alive(self, stream_id: str) -> None:
         await self._call("POST", f"/{stream_id}/keepalive")
@@ -88,6 +87,13 @@ class Streams:
         if status not in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
             return ""
         return f"; the key is read from the variable {self._api_key_env}"
+
+
+def _object(answer: httpx.Response) -> dict[str, Any]:
+    document = decoded(answer.text)
+    if not isinstance(document, dict):
+        raise SourceFailed(f"{answer.url} answered no JSON object: {answer.text[:MAX_SAID]}")
+    return document
 
 
 def _said(answer: httpx.Response) -> str:
