@@ -244,7 +244,7 @@ def test_a_closed_loop_has_a_report_that_says_so(tmp_path: Path) -> None:
     write_report(folder)
     text = check(folder.path)
     assert "closed loop" in text
-    assert "4 at once" in text
+    assert "4 in flight" in text
 
 
 def test_steps_that_are_not_valid_are_marked(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 FONT = 11.0  # px
 SMALL = 10.0
-CHAR = 0.56  # mean width of a character, in font sizes
+CHAR = 0.61  # mean width of a character, in font sizes
 ROW = 15.0  # px, of a strip
 STRIP_GAP = 5.0  # between strips and plot
 LABEL_ROW = 21.0  # the name of the y axis, above the plot

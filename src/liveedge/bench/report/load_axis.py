@@ -19,7 +19,7 @@ def load_axis(runs: Sequence[RunView], *, evenly: bool = False) -> Axis:
     is_log = not evenly and len(known) > 1 and known[-1] / known[0] >= LOG_FROM
     scale = logarithmic(known, headroom=0.06) if is_log else linear(loads, headroom=0.05)
     is_open = runs[0].is_open
-    label = "offered rate, requests per second" if is_open else "requests at once (closed loop)"
+    label = "offered rate, requests per second" if is_open else "requests in flight (closed loop)"
     return Axis(
         label=label + (", log scale" if is_log else ""),
         scale=scale,
