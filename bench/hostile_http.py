@@ -391,7 +391,7 @@ async def _crowd(site: Site, case: Case, n_clients: int, data: bytes) -> None:
         begun_s = time.perf_counter()
         answer = await _exchanged(url, [head.encode(), before, picture_url, after])
         case.slowest_ms = max(case.slowest_ms, (time.perf_counter() - begun_s) * 1000)
-        status = int(answer[9:12] or b"0")
+        status = int(answer[9:12]) if answer.startswith(b"HTTP/1.1 ") else 0
         case.statuses[status] += 1
         if status in (429, 503):
             case.expect(b"\r\nretry-after: " in answer, f"{status} without Retry-After")
@@ -405,18 +405,21 @@ _PLACE = "PLACE-OF-THE-URL"
 
 
 async def _exchanged(url: httpx.URL, pieces: Sequence[bytes]) -> bytes:
-    """What comes back, also where the server answers before it has read everything."""
+    """What comes back, also where the server answers before it has read everything; else how the
+    connection ended."""
     reader, writer = await asyncio.open_connection(url.host, url.port)
+    doing = "sending"
     try:
         for piece in pieces:
             writer.write(piece)
         with contextlib.suppress(ConnectionError):
             await writer.drain()
+        doing = "waiting for the answer"
         head = await reader.readuntil(b"\r\n\r\n")
         length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
         return head + await reader.readexactly(int(length or b"0"))
-    except (ConnectionError, asyncio.IncompleteReadError):
-        return b""
+    except (ConnectionError, asyncio.IncompleteReadError) as error:
+        return f"no answer, {doing}: {type(error).__name__}".encode()
     finally:
         writer.close()
 

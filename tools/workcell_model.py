@@ -46,6 +46,7 @@ def hf_config(vocab_size: int, token_id: dict[str, int]) -> dict[str, Any]:
             "rope_type": "default",
             "rope_theta": 10000.0,
             "mrope_section": [6, 5, 5],
+            "mrope_interleaved": True,  # so in this family; vLLM asks, transformers does not
         },
         "bos_token_id": None,
         "eos_token_id": token_id["<|im_end|>"],

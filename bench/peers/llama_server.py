@@ -66,7 +66,7 @@ def launch(
     """`parallel` slots; keys and values as exact as the weights where these are float32."""
     fewest, most = image_tokens(model)
     text, vision = weights
-    command = [str(llama / "build/bin/llama-server"), "--model", str(text)]
+    command = [str(llama / "build/bin/llama-server"), "--model", str(text), "--metrics"]
     command += ["--mmproj", str(vision), "--host", "127.0.0.1", "--port", str(port), "--jinja"]
     command += ["--alias", model_id(model)]
     command += ["--parallel", str(parallel), "--ctx-size", str(CONTEXT * parallel)]
@@ -77,7 +77,7 @@ def launch(
     return Launch(command=command)
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", type=Path, help="checkpoint folder")
     parser.add_argument("--llama", type=Path, required=True, help="llama.cpp with its build")
@@ -99,8 +99,8 @@ def main() -> int:
         threads=options.threads,
         parallel=options.parallel,
     )
-    return subprocess.run(start.command, check=False).returncode
+    start.become()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

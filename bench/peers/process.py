@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import IO
+from typing import IO, NoReturn
 
 import httpx
 
@@ -33,6 +33,10 @@ class Launch:
     command: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
     ready_path: str = "/health"  # answers 200 once the model answers, not before
+
+    def become(self) -> NoReturn:
+        """Replace this program by the server, so that signals to one reach the other."""
+        os.execvpe(self.command[0], list(self.command), {**os.environ, **self.environment})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +71,9 @@ def free_port() -> int:
 def running(launch: Launch, *, port: int) -> Iterator[Running]:
     """Start it, wait until it is ready, stop it at the end whatever happens."""
     url = f"http://127.0.0.1:{port}"
+    with socket.socket() as probe:
+        if probe.connect_ex(("127.0.0.1", port)) == 0:  # its answers would be taken for the child's
+            raise SystemExit(f"port {port} is taken by another server")
     with tempfile.TemporaryFile() as output:
         begun_s = time.perf_counter()
         child = subprocess.Popen(

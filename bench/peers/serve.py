@@ -13,6 +13,7 @@ import argparse
 import json
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from peers.names import model_id
@@ -22,7 +23,7 @@ from peers.sides import MODES, add_arguments, chosen
 LOOK_S = 1.0  # between two looks at whether it still runs
 
 
-def main() -> None:
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -30,8 +31,13 @@ def main() -> None:
     parser.add_argument("--side", choices=MODES, required=True)
     parser.add_argument("--port", type=int, help="default: a free one")
     parser.add_argument("--fps", type=float, default=2.0, help="of frames sent as a video")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     options.sides = options.side
+    return options
+
+
+def main() -> None:
+    options = parse()
     end_on_sigterm()
     port = options.port or free_port()
     with tempfile.TemporaryDirectory() as work:

@@ -11,8 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 from peers.names import model_id
@@ -56,7 +54,7 @@ def launch(
     )
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", type=Path, help="checkpoint folder")
     parser.add_argument("--python", type=Path, required=True, help="interpreter that has vLLM")
@@ -73,9 +71,8 @@ def main() -> int:
         parallel=options.parallel,
         fps=options.fps,
     )
-    done = subprocess.run(start.command, env={**os.environ, **start.environment}, check=False)
-    return done.returncode
+    start.become()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

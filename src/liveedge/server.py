@@ -23,13 +23,14 @@ import uvicorn
 from fastapi import FastAPI
 
 from liveedge.api.connection import ConnectionLimits, HttpProtocol
+from liveedge.api.crowd import Crowd
 from liveedge.api.last_words import LastWords
 from liveedge.api.websocket import WebSocketProtocol
 from liveedge.assembly import TLS, Built, LoadEngine, build_app
 from liveedge.core.clock import Clock, clock_at
 from liveedge.core.errors import LiveEdgeError, SettingsInvalid
 from liveedge.core.log import configure as configure_log
-from liveedge.core.machine import steady_heap
+from liveedge.core.machine import keep_giving_back, steady_heap
 from liveedge.core.startup import Startup, process_started_s
 from liveedge.core.tasks import OwnedThread, TaskSet
 from liveedge.core.version import VERSION
@@ -44,6 +45,11 @@ log = logging.getLogger("liveedge.server")
 KEEP_ALIVE_S = 75
 LAST_WORDS_S = 2  # after the drain, to tell clients; connections that take longer are dropped
 GOODBYE_S = 1.0  # of these, for sockets to end by themselves where nothing else is in progress
+# Connections that are taken in one turn of the event loop: between two turns they are read, and closed
+# ones give their files back. So many more wait in the system's queue; beyond it a client's attempts
+# are a second and more apart.
+ACCEPTED_AT_ONCE = 64
+WAITING_TO_BE_ACCEPTED = 4096
 # Otherwise the tokenizer makes a pool of its own, with a thread per core, to count one text.
 ONE_THREAD_PER_TEXT = ("TOKENIZERS_PARALLELISM", "false")
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -162,6 +168,7 @@ def http_config(
         HttpProtocol,
         limits=limits or ConnectionLimits(),
         ended=Counter() if ended is None else ended,
+        crowd=Crowd(),
     )
     return uvicorn.Config(
         LastWords(app),
@@ -173,6 +180,7 @@ def http_config(
         server_header=False,
         timeout_keep_alive=keep_alive_s,
         timeout_graceful_shutdown=LAST_WORDS_S,
+        backlog=ACCEPTED_AT_ONCE,
         **{"loop": "asyncio", **tls},
     )
 
@@ -210,6 +218,7 @@ class _Server(uvicorn.Server):
         self._clock = clock
         self._drain_s = drain_s
         self._tasks = TaskSet("server")
+        self._heap = OwnedThread("liveedge-heap", partial(keep_giving_back, clock))
         self.stopped_by: signal.Signals | None = None
 
     @contextmanager
@@ -241,6 +250,8 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if self.should_exit:
             return
+        for listener in sockets or ():
+            listener.listen(WAITING_TO_BE_ACCEPTED)
         self._startup.passed("listen")
         self._startup.say(self.built.memory.table())
         self._startup.breakdown(f"liveedge {VERSION} listens on {self._url}")
@@ -252,6 +263,7 @@ class _Server(uvicorn.Server):
                 " measured and told are of that clock",
                 self._settings.clock_speed,
             )
+        self._heap.start()
         self._tasks.start(self._tell_when_ready(), name="ready")
         if self.built.certificate is not None:
             self._tasks.start(self.built.certificate.watch(), name="certificate")
@@ -259,6 +271,7 @@ class _Server(uvicorn.Server):
             self._tasks.start(self._expect_publishers(), name="publishers")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._heap.stopping.set()
         await self._tasks.close()
         drain = self.built.drain
         drain.begin()

@@ -25,6 +25,7 @@ from tests.serving import MODEL, SMALL, until
 
 SEED = 2_000_000
 FPS = 10.0
+LATE_MS = 30_000  # of a busy machine
 ROOM = {**SMALL, "hot_mb": 8, "streams_mb": 60}  # for a few streams
 
 
@@ -100,7 +101,7 @@ async def test_the_truth_about_a_pulled_simulator_is_read_from_its_frames(server
     assert {record.source for record in records} == {0, 1}
     assert [record.truth for record in records] == [shown(record) for record in records]
     assert [record.correct for record in records] == [r.truth == "37" for r in records]
-    assert all(abs(r.known_evidence_at_ms - r.evidence_at_ms) < 5_000 for r in records)
+    assert all(abs(r.known_evidence_at_ms - r.evidence_at_ms) < LATE_MS for r in records)
     assert streams_left(server) == []
 
 
@@ -117,27 +118,38 @@ async def test_what_a_pushing_publisher_says_agrees_with_the_pixels_that_arrived
         report = made.report()
     finally:
         await made.close()
-    assert all(len(record.frames) in (2, 3, 4) for record in records)
+    assert all(1 <= len(record.frames) <= 4 for record in records)
     assert report["pictures_read"] > 0
     assert report["pictures_disagree"] == report["pictures_unreadable"] == 0
     assert all(r.known_evidence_at_ms <= r.evidence_at_ms for r in records)  # sent, then there
     assert streams_left(server) == []
 
 
-async def test_a_clip_of_distinct_frames_has_exactly_those_and_none_twice(server):
-    made = cameras(
-        server, media={"frames": 3, "max_fps": FPS, "distinct": True}, sources={"fps": FPS}
-    )
+async def frames_come(server, n):
+    """Wait until the one stream has so many more."""
+    (stream_id,) = streams_left(server)
+
+    def newest():
+        view = httpx.get(f"{server.url}/v1/streams/{stream_id}", timeout=20).json()
+        return view["last_frame_index"]
+
+    wanted = await asyncio.to_thread(newest) + n
+    while await asyncio.to_thread(newest) < wanted:  # noqa: ASYNC110  the server tells no event
+        await asyncio.sleep(0.05)
+
+
+async def test_clips_of_distinct_frames_share_none(server):
+    made = cameras(server, media={"frames": 3, "max_fps": FPS, "distinct": True})
     await made.open()
     try:
         records = await asked_and_judged(server, made, 1)
-        await asyncio.sleep(0.4)
+        await frames_come(server, 3)
         records += await asked_and_judged(server, made, 1)
     finally:
         await made.close()
     first, second = ([frame["frame_index"] for frame in r.frames] for r in records)
-    assert len(first) == len(second) == 3
-    assert not set(first) & set(second)
+    assert first
+    assert max(first) < min(second)
 
 
 async def test_media_that_repeat_are_the_same_frames_all_the_time(server):
@@ -145,21 +157,20 @@ async def test_media_that_repeat_are_the_same_frames_all_the_time(server):
     await made.open()
     try:
         records = await asked_and_judged(server, made, 1)
-        await asyncio.sleep(0.3)
+        await frames_come(server, 3)
         records += await asked_and_judged(server, made, 1)
     finally:
         await made.close()
     first, second = ([frame["frame_index"] for frame in r.frames] for r in records)
-    assert first == second
-    assert len(first) == 2
+    assert first == second != []
 
 
 async def test_pictures_for_servers_without_streams_are_those_of_the_moment_of_sending(server):
     made = cameras(server, target={"delivery": "data"}, sources={"count": 2})
     await made.open()
     try:
-        sent_ms = SystemClock().wall_ms()
         prepared = made.prepare(0)
+        sent_ms = SystemClock().wall_ms()
         records = await asked_and_judged(server, made, 3)
         again = made.prepare(4)
     finally:
@@ -182,7 +193,7 @@ async def test_a_clip_as_data_ends_with_the_newest_frame_and_is_one_url(server):
     await made.open()
     try:
         prepared = made.prepare(0)
-        records = await asked_and_judged(server, made, 1)
+        record = await asyncio.to_thread(ask, server, 0, prepared)
     finally:
         await made.close()
     part, text = prepared.content
@@ -190,7 +201,7 @@ async def test_a_clip_as_data_ends_with_the_newest_frame_and_is_one_url(server):
     assert text["type"] == "text"
     times = [frame["captured_at_ms"] for frame in prepared.frames]
     assert times == sorted(times)
-    assert len(records[0].frames) == len(times) >= 2  # as the server has read them from the AVI
+    assert len(record.frames) == len(times)  # as the server has read them from the AVI
 
 
 def code_in(url):
@@ -200,14 +211,17 @@ def code_in(url):
     return code
 
 
-async def test_a_camera_that_cannot_be_opened_leaves_no_stream_behind(server):
+async def test_a_camera_that_cannot_be_opened_leaves_no_stream_behind(server, caplog):
     made = cameras(server, sources={"kind": "sim", "count": 2, "width": 20})
     with pytest.raises(SourceFailed, match="20x64"):
         await made.open()
     many = cameras(server, sources={"kind": "sim", "count": 50})
-    with pytest.raises(SourceFailed, match="429"):
+    with pytest.raises(
+        SourceFailed, match=r"answered 429 [a-z_]+: [^{]+$"
+    ):  # said, not shown as JSON
         await many.open()
     assert streams_left(server) == []
+    assert "Traceback" not in caplog.text
 
 
 async def test_a_run_that_is_broken_off_while_it_opens_leaves_no_stream_behind(server):

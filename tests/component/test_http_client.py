@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from liveedge.client.http import Client, Refused, image_part, video_part
+from liveedge.client.sse import MAX_EVENT_BYTES
 from liveedge.testing.clock import FakeClock
 
 
@@ -98,6 +99,12 @@ def test_an_answer_is_put_together_from_its_pieces(server: Server, client: Clien
 def test_separators_inside_a_text_do_not_end_a_line(server: Server, client: Client):
     server.events(chunk("a\u2028b\u0085c"), "[DONE]")
     assert client.ask([], model="m").text == "a\u2028b\u0085c"
+
+
+def test_an_event_beyond_any_answer_is_refused(server: Server, client: Client):
+    server.events("x" * (MAX_EVENT_BYTES + 1))
+    with pytest.raises(Refused, match="the answer has no end: an event is longer than"):
+        client.ask([], model="m")
 
 
 def test_the_key_and_the_question_are_sent(server: Server, client: Client):

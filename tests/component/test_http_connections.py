@@ -24,6 +24,7 @@ from liveedge.server import http_config
 
 LIMITS = ConnectionLimits(head_s=0.5, step_s=0.5, step_bytes=1000, max_connections=4)
 PATIENCE_S = 10.0  # of the test: a missing end fails here
+LONG = 8_000_000  # bytes: more than the system buffers between two processes
 POST = b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
 
 
@@ -218,19 +219,72 @@ def test_who_reads_slowly_but_steadily_is_not() -> None:
         assert server.echo.ended == {}
 
 
-def test_whoever_has_no_request_makes_room_for_a_newcomer() -> None:
-    patient = ConnectionLimits(head_s=60, max_connections=4)
+def test_whoever_has_no_request_for_a_while_makes_room_for_a_newcomer() -> None:
+    patient = ConnectionLimits(head_s=60, max_connections=4, free_s=0.3)
     with served(patient) as server, ExitStack() as stack:
-        silent = [stack.enter_context(server.connect()) for _ in range(12)]
-        with server.connect() as client:
-            client.sendall(POST % 2 + b"ok")
-            assert rest(client).endswith(b"2")
+        silent = [stack.enter_context(server.connect()) for _ in range(4)]
+        poll(lambda: server.says(POST % 2 + b"ok").endswith(b"2"))  # told 503 until then
         assert silent[0].recv(1) == b""
-        assert server.echo.ended == {"made_room": 9}
+        assert not answers_within(silent[3], 0)
+        assert server.echo.ended["made_room"] == 1
+
+
+def test_of_many_that_come_at_once_each_is_answered() -> None:
+    """Their requests wait in the system while the newest is taken: none is free to make room."""
+    with served(ConnectionLimits(free_s=60, max_connections=4)) as server, ExitStack() as stack:
+        crowd = [stack.enter_context(server.connect()) for _ in range(200)]
+        for client in crowd:
+            client.sendall(POST % 2 + b"ok")
+        answers = [rest(client) for client in crowd]
+        refused = [answer for answer in answers if not answer.endswith(b"2")]
+        assert all(told(answer) == (503, "too_many_connections") for answer in refused)
+        assert server.echo.ended == {"no_room": len(refused)}
+
+
+@pytest.mark.parametrize("refusal", [(503, "too_many_connections"), (400, "http_invalid")])
+def test_who_is_refused_while_it_sends_is_told_when_it_has_sent_all(
+    refusal: tuple[int, str],
+) -> None:
+    """A connection that is closed with bytes unread is reset, and what was said is lost."""
+    with served(ConnectionLimits(max_connections=0 if refusal[0] == 503 else 4)) as server:
+        head = b"nonsense\r\n\r\n" if refusal[0] == 400 else POST % LONG
+        assert told(server.says(head, bytes(LONG))) == refusal
+
+
+@pytest.mark.parametrize("ends", [b"Connection: close\r\n", b""])
+def test_who_is_answered_before_its_body_was_read_reads_the_answer(ends: bytes) -> None:
+    head = b"PUT /nowhere HTTP/1.1\r\nHost: x\r\n%bContent-Length: %d\r\n\r\n" % (ends, LONG)
+    with served() as server, server.connect() as client:
+        client.sendall(head + bytes(LONG))
+        assert client.recv(65536).startswith(b"HTTP/1.1 404")
+
+
+def test_who_sends_too_slowly_is_told_although_it_goes_on() -> None:
+    with served() as server, server.connect() as client:
+        client.sendall(POST % LONG)
+        assert answers_within(client, PATIENCE_S)
+        client.sendall(bytes(LONG))
+        assert told(rest(client)) == (408, "request_timeout")
+
+
+def test_who_is_told_and_never_ends_is_cut_off() -> None:
+    limits = ConnectionLimits(head_s=0.2, leave_s=0.2)
+    with served(limits) as server, server.connect() as client:
+        client.sendall(b"GET")
+        assert told(rest(client)) == (408, "request_timeout")
+        poll(lambda: is_reset(client))
+
+
+def is_reset(client: socket.socket) -> bool:
+    try:
+        client.sendall(b"x")
+    except ConnectionError:
+        return True
+    return False
 
 
 def test_a_body_that_nobody_wants_keeps_no_newcomer_out() -> None:
-    patient = ConnectionLimits(step_s=60, max_connections=4)
+    patient = ConnectionLimits(step_s=60, max_connections=4, free_s=0)
     with served(patient) as server, ExitStack() as stack:
         for _ in range(12):
             unwanted = stack.enter_context(server.connect())

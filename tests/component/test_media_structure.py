@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 import struct
+import time
 import warnings
 
 import pytest
 from PIL import Image
 
-from liveedge.core.clock import SystemClock
 from liveedge.core.errors import MediaInvalid
 from liveedge.media.picture import PictureLimits, decode_picture
 from tests.media_files import chunk, encode_image, gif, png
@@ -62,11 +62,10 @@ BUSY = {
 
 @pytest.mark.parametrize("name", list(BUSY))
 def test_what_would_keep_a_decoder_busy_is_refused_at_once(name: str) -> None:
-    clock = SystemClock()
-    begun_s = clock.monotonic_s()
+    begun_s = time.thread_time()
     with pytest.raises(MediaInvalid, match="the picture is"):
         decode_picture(BUSY[name], limits=PictureLimits(), what="the picture")
-    assert clock.monotonic_s() - begun_s < 0.5  # some of them took a minute
+    assert time.thread_time() - begun_s < 0.5  # some of them took a minute
 
 
 def ordinary() -> dict[str, bytes]:
@@ -116,10 +115,9 @@ def test_tags_of_two_megabytes_each_take_no_time() -> None:
     SMALL.save(out, "PNG")
     data = out.getvalue()
     data = data[:33] + chunk(b"eXIf", block) + data[33:]
-    clock = SystemClock()
-    begun_s = clock.monotonic_s()
+    begun_s = time.thread_time()
     assert decode_picture(data, limits=PictureLimits(), what="x").shape == (48, 64, 3)
-    assert clock.monotonic_s() - begun_s < 1.0  # ten gigabytes to copy would take longer
+    assert time.thread_time() - begun_s < 1.0  # ten gigabytes to copy would take longer
 
 
 @pytest.mark.parametrize("cut", [2, 5, 9, 14, 20, 40])

@@ -42,6 +42,12 @@ def message(kind: str, text: str) -> list[dict[str, Any]]:
     return [{"role": "user", "content": content}]
 
 
+def test_its_configuration_says_what_transformers_takes_for_granted():
+    """vLLM rotates positions by halves unless it is told, and then misplaces what it sees."""
+    text = json.loads((FOLDER / "config.json").read_text())["text_config"]
+    assert text["rope_parameters"]["mrope_interleaved"] is True
+
+
 @pytest.fixture(scope="module")
 def reference() -> Reference:
     return Reference(FOLDER)

@@ -1,4 +1,5 @@
-"""What is large is given back to the system, whatever was allocated and freed before."""
+"""What is large is given back to the system, whatever was allocated and freed before; and what is free
+between blocks in use."""
 
 from __future__ import annotations
 
@@ -46,3 +47,35 @@ def lies_apart(how: str) -> bool:
 def test_an_upload_lies_apart_from_the_heap_even_after_another_was_freed() -> None:
     assert not lies_apart("default"), "glibc does this by itself: the setting is not needed"
     assert lies_apart("steady")
+
+
+HOLES = """
+from pathlib import Path
+
+from liveedge.core.machine import give_back_free_memory, steady_heap
+
+PAGE_AND_MORE = 65536
+
+
+def resident_mb():
+    text = Path("/proc/self/status").read_text()
+    return int(text.partition("RssAnon:")[2].split()[0]) / 1024
+
+
+steady_heap()
+pieces = [bytearray(PAGE_AND_MORE) for _ in range(2000)]
+kept = pieces[::20] + pieces[-1:]  # in between, and at the end, where glibc would look
+before = resident_mb()
+del pieces
+held = resident_mb()
+give_back_free_memory()
+print(before - held, held - resident_mb(), len(kept))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a call of glibc's malloc")
+def test_what_an_upload_left_between_frames_is_given_back() -> None:
+    done = subprocess.run([sys.executable, "-c", HOLES], capture_output=True, text=True, check=True)
+    by_itself_mb, given_back_mb, _ = map(float, done.stdout.split())
+    assert by_itself_mb < 10, "glibc does this by itself: the call is not needed"
+    assert given_back_mb > 90

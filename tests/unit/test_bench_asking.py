@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from liveedge.bench.asking import Asker, Planned, body_of
+from liveedge.bench.connections import MAX_DRAINING
 from liveedge.bench.interfaces import Prepared
 from liveedge.bench.record import Record
 from liveedge.bench.scenario import Scenario
@@ -33,7 +34,9 @@ from tests.bench_stub import (
 BEGUN_S = FakeClock().monotonic_s()
 PICTURE = {"type": "image_url", "image_url": {"url": "ovs://streams/s?frame_index=-1"}}
 WORDS = {"type": "text", "text": "Which lamp?"}
-PREPARED = Prepared(content=(PICTURE, WORDS), question="lamp", source=1, thread_id="t")
+PREPARED = Prepared(
+    content=(PICTURE, WORDS), question="lamp", source=1, share="clips", thread_id="t"
+)
 PLAIN = scenario()
 WHOLE = {
     "choices": [{"message": {"role": "assistant", "content": "red"}, "finish_reason": "stop"}],
@@ -110,6 +113,7 @@ async def test_the_request_is_what_the_scenario_says() -> None:
     assert served.headers["x-request-id"] == record.request_id
     assert served.headers["host"] == "stub.test"
     assert (record.index, record.source, record.question) == (3, 1, "lamp")
+    assert (record.share, record.thread_id) == ("clips", "t")
 
 
 def test_the_older_name_of_the_budget_takes_the_place_of_the_newer() -> None:
@@ -451,6 +455,21 @@ async def test_a_connection_is_not_used_again_after_anything_but_a_whole_answer(
     assert [one.outcome for one in records] == ["failed", "failed", "ok"]
 
 
+async def test_an_error_that_comes_with_the_end_of_its_body_leaves_no_connection_behind() -> None:
+    clock = FakeClock()
+    error = event({"error": {"code": "engine"}})
+    body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(error), error)
+    head = (("Content-Type", "text/event-stream"), ("Transfer-Encoding", "chunked"), ("A", "b"))
+    scripts = [Script(headers=head, pieces=[Piece(0.1, body)]), plain(WHOLE, after_s=0.1)]
+    stub = Stub(lambda n, _body: scripts[n], clock=clock)
+    asker = asker_of(stub, scenario())
+
+    records = await run(clock, asker, in_turn(stub, asker, 2, pause_s=0.0))
+
+    assert [one.outcome for one in records] == ["failed", "ok"]
+    assert stub.n_connections == 2
+
+
 async def test_a_stream_is_over_with_its_done_though_the_body_has_not_ended() -> None:
     clock = FakeClock()
     pieces = [*HALF, Piece(0, STOP), Piece(0, DONE)]
@@ -461,6 +480,17 @@ async def test_a_stream_is_over_with_its_done_though_the_body_has_not_ended() ->
 
     assert [one.outcome for one in records] == ["ok", "ok"]
     assert stub.n_connections == 2  # the first still waits for the end of its body
+
+
+async def test_bodies_that_never_end_are_let_go_beyond_a_bound_and_counted() -> None:
+    clock = FakeClock()
+    pieces = [*HALF, Piece(0, STOP), Piece(0, DONE)]
+    stub = Stub(lambda _n, _body: Script(pieces=pieces, end="silent"), clock=clock)
+    asker = asker_of(stub, scenario())
+
+    await run(clock, asker, in_turn(stub, asker, MAX_DRAINING + 3))
+
+    assert asker.pool.n_dropped == 3
 
 
 async def test_closing_ends_what_is_open_as_failed() -> None:

@@ -11,6 +11,7 @@ from liveedge.bench.asking import Asker
 from liveedge.bench.cold import N_CONNECTIONS, N_REQUESTS, ColdProbe, pinned
 from liveedge.bench.interfaces import Prepared
 from liveedge.bench.record import Record
+from liveedge.bench.run import lost_in_probe
 from liveedge.testing.clock import FakeClock
 from tests.bench_parts import FixedSource, scenario
 from tests.bench_stub import DONE, STOP, Piece, Script, Stub, chunk, driven, event, plain
@@ -78,13 +79,21 @@ async def test_what_is_cold_and_what_is_warm_are_told_apart() -> None:
 
 
 async def test_after_a_first_request_that_fails_nothing_more_is_asked() -> None:
-    stub = Stub(lambda _n, _body: plain({}, after_s=0.1, status=503), clock=FakeClock())
+    refusal = {"error": {"code": "model_unavailable", "message": "loading"}}
+    stub = Stub(lambda _n, _body: plain(refusal, after_s=0.1, status=503), clock=FakeClock())
 
     found, _ = await probed(stub)
 
     assert found["first_request_ms"] is None
     assert "new_media_ms" not in found
     assert len(stub.served) == 1
+
+
+def test_what_fails_before_the_first_step_is_told() -> None:
+    record = Record(index=0, outcome="refused", status=503, code="x", message="loading")
+    row = {"kind": "cold", "name": "first_request_ms", "records": [record.as_json()]}
+
+    assert list(lost_in_probe(row)) == ["first_request_ms: refused: 503 x: loading"]
 
 
 def test_a_clip_is_pinned_to_the_frames_that_were_seen() -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from liveedge.bench.wiring import RunFailed, new_folder, overrides_of
+from liveedge.bench.scenario import ScenarioInvalid
+from liveedge.bench.wiring import new_folder, overrides_of
 from liveedge.cli import main
 from liveedge.client.local_server import free_port
 from liveedge.testing.clock import FakeClock
@@ -36,6 +37,21 @@ def test_a_scenario_that_is_wrong_is_a_wrong_command_line(
     assert (status, "load.rates is no key here" in said) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--sizes", "320"), "write it as 320x240"),
+        (("--sizes", "320x240", "--frames", "one"), "write it as 1,2,4"),
+        (("--sizes", "320x240", "--threshold", "1"), "it must be between 0 and 1"),
+    ],
+)
+def test_an_envelope_that_is_none_is_a_wrong_command_line(
+    capsys: pytest.CaptureFixture[str], scenario: Path, flags: tuple[str, ...], message: str
+) -> None:
+    status = main(["bench", "envelope", str(scenario), *flags], {})
+    assert (status, message in capsys.readouterr().err) == (2, True)
+
+
 def test_a_server_that_does_not_answer_fails_the_run(
     capsys: pytest.CaptureFixture[str], scenario: Path, tmp_path: Path
 ) -> None:
@@ -50,14 +66,14 @@ def test_a_server_that_does_not_answer_fails_the_run(
     assert len(said.splitlines()) == 1
 
 
-def test_an_address_that_is_none_fails_the_run(
+def test_an_address_that_is_none_is_a_wrong_scenario(
     capsys: pytest.CaptureFixture[str], scenario: Path, tmp_path: Path
 ) -> None:
     status, said = status_and_said(
         capsys, scenario, "--base-url", "localhost:80", "--out", tmp_path / "result"
     )
 
-    assert (status, "'localhost:80' is no http:// or https:// address" in said) == (1, True)
+    assert (status, "'localhost:80' is no http:// or https:// address" in said) == (2, True)
 
 
 def test_a_folder_that_holds_something_is_not_written_into(
@@ -95,5 +111,5 @@ def test_values_of_set_are_toml_and_texts_where_they_are_none() -> None:
 
 @pytest.mark.parametrize("setting", ["load.duration_s", "=5"])
 def test_a_setting_without_key_or_value_is_refused(setting: str) -> None:
-    with pytest.raises(RunFailed, match="must be KEY=VALUE"):
+    with pytest.raises(ScenarioInvalid, match="must be KEY=VALUE"):
         overrides_of([setting])

@@ -43,7 +43,7 @@ def answers(scenario, n=100, right=RIGHT):
                 ended_s=sent_s + 2 * cost,
                 prompt_tokens=round(100 * cost),
                 truth="on",
-                correct=index < right[width][kind] * n / 100,
+                correct=index * 37 % 100 < right[width][kind],  # spread over the run
             )
 
 
@@ -57,6 +57,7 @@ class Runs:
     def __call__(self, scenario, folder):
         self.names.append(scenario.name)
         folder.append(RECORDS, (one.as_json() for one in answers(scenario, **self.options)))
+        return ["late"] if scenario.sources.width == 160 else []
 
 
 def found(tmp_path, *, sizes=("640x480", "160x120", "320x240"), frames=(1, 4), **options):
@@ -119,6 +120,9 @@ def test_what_was_found_is_written_as_json_and_as_tables(tmp_path):
     assert len(document["points"]) == 6
     text = (tmp_path / "envelope.md").read_text()
     assert "| lamp | 320x240x1 | 100.0% of 100 (96.3% to 100.0%) | 32 | 320 | 640 |" in text
+    assert "| 160x120x4 | 55.0% of 200" in text
+    assert "| 64 | 640* | 1280* |" in text
+    assert "not the server's alone" in text
     tables = [line for line in text.splitlines() if line.startswith("|")]
     widths = {line.count("|") for line in tables[5:]}
     assert len(widths) == 1

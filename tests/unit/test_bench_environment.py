@@ -1,6 +1,7 @@
 """Where a run was made, and nothing that would let somebody in."""
 
 import json
+from pathlib import Path
 
 import httpx
 import pytest
@@ -30,8 +31,10 @@ class Instant(FakeClock):
         (["rtsp://me:s3cret@10.0.0.1/a"], "rtsp://***@10.0.0.1/a"),
         (["https://a/b?token=s3cret&n=1"], "https://a/b?token=***&n=1"),
         (["say", "known-s3cret-key here"], 'say "known-***-key here"'),
+        ([f"{Path.home()}/models/tiny"], "~/models/tiny"),
         (["--set", "target.model=a/b"], "--set target.model=a/b"),
     ],
+    ids=range(10),
 )
 def test_a_command_is_shown_without_its_secrets(arguments, shown):
     assert masked(arguments, {"s3cret", ""}) == shown
@@ -76,6 +79,7 @@ async def test_a_server_tells_what_it_is(tmp_path):
     assert found["server"]["name"] == "uvicorn"
     assert found["model"]["id"] == "a/b"
     assert found["model"]["dtype"] == "bfloat16"
+    assert found["model"]["root"] == tmp_path.name
     assert found["model"]["digest"].startswith("sha256:")
     assert found["cpu"]["cores"] >= 1
     assert found["memory_mb"] > 100

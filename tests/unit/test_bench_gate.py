@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from liveedge.bench.compare import compare
+from liveedge.bench.compare import compare, markdown as compared_as_text
 from liveedge.bench.figures import COUNTS, NoSuchFigure, names
 from liveedge.bench.gate import GateInvalid, gate_of, judge, load_gate, markdown
 from tests.bench_results import Simulated, scenario
@@ -43,7 +43,7 @@ def held(b, a=None, **rule):
         ({"figure": "accuracy", "at_least": 0.85}, "pass"),
         ({"figure": "accuracy", "at_least": 0.999}, "fail"),
         ({"figure": "accuracy.lamp", "at_least": 0.80}, "pass"),
-        ({"figure": "accuracy.colour", "at_least": 0.80}, "undecided"),
+        ({"figure": "accuracy.colour", "at_least": 0.80}, "fail"),  # never asked
         ({"figure": "timeout_share", "at_most": 0.05}, "pass"),
         ({"figure": "timeout_share", "at_most": 0.001}, "undecided"),  # 240 requests cannot show it
         ({"figure": "timeouts", "at_most": 0}, "pass"),
@@ -63,7 +63,7 @@ def test_a_rule_holds_at_every_step_unless_it_says_where(sweep):
     assert list(held(sweep, steps="highest", **rule)) == ["16 per s"]
     assert list(held(sweep, steps=[0], **rule)) == ["4 per s"]
     assert list(held(sweep, up_to_per_s=8.0, **rule)) == ["4 per s"]
-    assert held(sweep, up_to_per_s=1.0, **rule) == {"no step": "undecided"}
+    assert held(sweep, up_to_per_s=1.0, **rule) == {"no step": "fail"}
 
 
 def test_overload_is_held_to_what_it_was_below_it(sweep):
@@ -71,7 +71,7 @@ def test_overload_is_held_to_what_it_was_below_it(sweep):
     assert held(sweep, figure="goodput_of_peak", at_least=0.9) == {"run": "fail"}
     assert held(sweep, figure="capacity.sustained_per_s", at_least=4) == {"run": "pass"}
     assert held(sweep, figure="capacity.within_slo_per_s", at_least=8) == {"run": "fail"}
-    assert held(sweep, figure="capacity.nonsense", at_least=8) == {"run": "undecided"}
+    assert held(sweep, figure="capacity.nonsense", at_least=8) == {"run": "fail"}
 
 
 def test_refusals_must_say_when_to_come_back(sweep):
@@ -103,6 +103,20 @@ def test_a_change_is_held_against_the_other_run(sweep, worse):
     assert held(worse, sweep, change_at_least=-0.15, **shares) == {"4 per s": "pass"}
     with pytest.raises(GateInvalid, match="compares two runs: give both"):
         held(worse, change_at_most=1.1, **rule)
+
+
+def test_a_change_that_the_samples_cannot_tell_is_undecided_and_no_error(sweep):
+    few = run(work=scenario(rates_per_s=[1.0], duration_s=8.0))
+    rule = {"figure": "with_timeouts.ttft_ms.p99", "change_at_most": 1.1}
+    judged = judge(gate_of({"rule": [rule]}), few, compare(few, few))
+    assert [one.outcome for one in judged.held] == ["pass", "undecided"]
+    assert "too few samples in one of the two runs" in markdown(judged)
+
+
+def test_losses_that_neither_run_had_can_be_asked_for(sweep):
+    rule = {"figure": "disconnected_share", "change_at_most": 0.05, "steps": "lowest"}
+    assert held(sweep, sweep, **rule) == {"4 per s": "pass"}
+    assert "disconnected_share" not in compared_as_text(compare(sweep, sweep))
 
 
 def test_what_is_not_shown_fails_unless_the_gate_lets_it_pass(sweep):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -244,3 +245,52 @@ async def test_the_cpu_share_of_the_generator_is_told() -> None:
 
     assert run.own["cpu_share"] == pytest.approx(0.93)
     assert run.own["kind"] == "generator"
+
+
+@pytest.mark.parametrize("kind", ["constant", "closed"])
+async def test_what_is_open_when_a_run_is_broken_off_ends_as_records(kind: str) -> None:
+    clock = FakeClock()
+    stub = Stub(partial(always, Script(headers_after_s=1e4)), clock=clock)
+    told = load(kind=kind, rates_per_s=[1], concurrency=[4], duration_s=4)
+    asker = Asker(
+        scenario=told, model="m", api_key=None, dial=stub.dial, clock=clock, begun_s=1000.0
+    )
+    source, ended = FixedSource(), list[Record]()
+    await source.open()
+    generator = Generator(
+        scenario=told, asker=asker, source=source, clock=clock, on_record=ended.append
+    )
+    task = asyncio.ensure_future(generator.run(next(steps(told.load))))
+    await clock.advance(6.0)  # all are sent, and waited for
+
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asker.close()
+
+    assert [(record.outcome, record.code) for record in ended] == [("failed", "run_ended")] * 4
+
+
+@pytest.mark.parametrize("kind", ["constant", "closed"])
+async def test_a_camera_that_fails_ends_the_step_with_its_own_error(kind: str) -> None:
+    class Failing(FixedSource):
+        def prepare(self, index: int) -> Any:
+            if index == 3:
+                raise LookupError("no frame")
+            return super().prepare(index)
+
+    clock = FakeClock()
+    stub = Stub(partial(always, ANSWER), clock=clock)
+    told = load(kind=kind, rates_per_s=[2], concurrency=[2], duration_s=9)
+    asker = Asker(
+        scenario=told, model="m", api_key=None, dial=stub.dial, clock=clock, begun_s=1000.0
+    )
+    source = Failing()
+    await source.open()
+    generator = Generator(
+        scenario=told, asker=asker, source=source, clock=clock, on_record=lambda _record: None
+    )
+
+    with pytest.raises(LookupError, match="no frame"):
+        await driven(clock, generator.run(next(steps(told.load))))
+    await asker.close()

@@ -12,9 +12,10 @@ from tests.snapshots import make_snapshot
 STREAM = Opened(stream_id="s", newest=40, stream_time_ms=8_000)
 
 
-def picked_by_the_server(media, fps, newest):
-    """The frame indices that the server's own resolver finds for our reference."""
-    times = [round(n * 1000 / fps) for n in range(newest + 1)]
+def picked_by_the_server(media, fps, newest, *, off_ms=0):
+    """The frame indices that the server's own resolver finds for our reference; all frames but the
+    first may lie off the grid."""
+    times = [0, *(round(n * 1000 / fps) + off_ms for n in range(1, newest + 1))]
     (part,) = references(STREAM, media, fps=fps)
     ref = parse_ref(part["video_url"]["url"], kind="video")
     return [pick.index for pick in resolve_segment(ref, make_snapshot(times)).picks]
@@ -31,11 +32,15 @@ def test_frames_that_we_send_are_those_that_a_stream_gives_for_the_same_clip(fps
     assert newest - ours[0] < n_held(media, fps)
 
 
+@pytest.mark.parametrize("off_ms", [0, 1, 70, 199])
 @pytest.mark.parametrize("newest", range(60, 66))
-def test_distinct_frames_are_the_newest_by_number(newest):
+def test_distinct_frames_are_the_newest_by_number_and_open_no_window(newest, off_ms):
     media = Media(frames=4, max_fps=5.0, distinct=True)
-    assert frames_of(newest, media, 5.0) == [newest - 3, newest - 2, newest - 1, newest]
-    assert picked_by_the_server(media, 5.0, newest) == frames_of(newest, media, 5.0)
+    ours = [newest - 3, newest - 2, newest - 1, newest]
+    assert frames_of(newest, media, 5.0) == ours
+    assert picked_by_the_server(media, 5.0, newest, off_ms=off_ms) == ours
+    (part,) = references(STREAM, media, fps=5.0)
+    assert not parse_ref(part["video_url"]["url"], kind="video").at_live_edge
 
 
 def test_media_that_repeat_are_counted_from_where_the_stream_was_when_it_opened():

@@ -8,6 +8,7 @@ import pytest
 
 from liveedge.bench.definitions import LATENCIES, MACHINE
 from liveedge.bench.measures import bounded_latency, is_good, latency, summarise, summarise_folder
+from liveedge.bench.result import summary_of
 from liveedge.bench.scenario import Objectives
 from liveedge.bench.windows import estimated_windows, windows_from
 from tests.bench_records import RATE, answer, constant
@@ -178,18 +179,15 @@ def test_what_the_bench_knows_of_a_frame_wins_over_what_the_server_says():
 
 
 @pytest.mark.parametrize(
-    ("kind", "delivery", "evidence_is_theirs", "known_is_theirs"),
+    ("kind", "delivery", "known_is_theirs"),
     [
-        ("sim", "ovs", True, True),  # drawn and stamped by the server
-        ("rtsp", "ovs", True, False),  # stamped as it arrives, drawn by the bench
-        ("whip", "ovs", True, False),
-        ("push", "ovs", False, False),  # the bench tells when it was taken
-        ("sim", "data", True, False),
+        ("sim", "ovs", True),  # drawn by the server
+        ("rtsp", "ovs", False),  # drawn by the bench
+        ("push", "ovs", False),
+        ("sim", "data", False),
     ],
 )
-def test_a_frame_of_another_machine_is_placed_on_our_clock(
-    kind, delivery, evidence_is_theirs, known_is_theirs
-):
+def test_a_frame_of_another_machine_is_placed_on_our_clock(kind, delivery, known_is_theirs):
     ahead_ms = 250_000.0
     asked = constant()
     asked = replace(
@@ -200,7 +198,7 @@ def test_a_frame_of_another_machine_is_placed_on_our_clock(
     captured_ms = WALL_MS + 1000.0 - 100
     one = answer(
         0,
-        evidence_at_ms=captured_ms + ahead_ms * evidence_is_theirs,
+        evidence_at_ms=captured_ms + ahead_ms,
         known_evidence_at_ms=captured_ms + ahead_ms * known_is_theirs,
     )
     step = only_step([one] * 10, asked, clock={"offset_ms": ahead_ms, "uncertainty_ms": 2.0})
@@ -220,6 +218,23 @@ def test_accuracy_is_of_whole_answers_that_can_be_judged_by_kind():
     assert (step.accuracy.k, step.accuracy.n) == (65, 70)
     assert step.accuracy_by_kind["lamp"].share == pytest.approx(0.9)
     assert (step.accuracy_by_kind["door"].k, step.accuracy_by_kind["door"].n) == (20, 20)
+
+
+def test_shares_of_a_mix_have_figures_of_their_own():
+    records = [
+        answer(i, share="window", total_s=2.0, correct=False)
+        if i % 4 == 0
+        else answer(i, share="now", correct=True)
+        for i in range(100)
+    ]
+    step = only_step(records)
+    assert {name: one.sent for name, one in step.shares.items()} == {"now": 75, "window": 25}
+    assert step.shares["window"].latencies["total_ms"].percentiles["p50"] == pytest.approx(2000)
+    assert step.shares["now"].with_timeouts["total_ms"].high == pytest.approx(500)
+    assert step.shares["window"].accuracy.share == 0
+    assert only_step([answer(i) for i in range(10)]).shares == {}
+    again = summary_of(summarise(constant(), records, []).as_json())
+    assert again.steps[0].shares["now"].good.k == 75
 
 
 def test_tokens_are_per_second_per_answer_and_per_event():

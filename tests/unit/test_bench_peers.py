@@ -6,6 +6,7 @@ import importlib.machinery
 import importlib.metadata
 import importlib.util
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -153,6 +154,30 @@ def test_a_server_that_ends_at_its_start_is_told_with_its_last_words():
         running(launch, port=free_port()),
     ):
         raise AssertionError("it never was ready")
+
+
+def test_a_port_on_which_another_server_listens_is_refused():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(SystemExit, match=f"port {port} is taken"):
+            running(Launch(command=["never started"]), port=port).__enter__()
+
+
+@pytest.mark.timeout(60)
+def test_a_program_becomes_the_server_that_it_starts():
+    program = f"""
+from peers.process import Launch
+Launch(command=[{sys.executable!r}, "-c", "import os; print(os.getpid(), os.environ['SIDE'])"],
+       environment={{"SIDE": "ours"}}).become()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": f"{BENCH.parent / 'src'}:{BENCH}"},
+    ) as child:
+        said, _ = child.communicate()
+    assert said.split() == [str(child.pid), "ours"]
 
 
 @pytest.mark.timeout(60)

@@ -18,11 +18,16 @@ sys.path.append(str(BENCH))
 
 from liveedge.settings import Settings  # noqa: E402
 from liveedge.sim.questions import KINDS  # noqa: E402
+from peers import exam  # noqa: E402
 from peers.agree import differing, reference_of  # noqa: E402
-from peers.exam import draw  # noqa: E402
 from peers.names import SHIPPED, model_id  # noqa: E402
-from peers.pictures import write  # noqa: E402
+from peers.pictures import parse, write, write_live  # noqa: E402
 from peers.stock_http import Pieces, Server  # noqa: E402
+
+
+def draw(n_items: int, *, n_frames: int, seed: int = 0) -> list[exam.Item]:
+    """Of small pictures, which take little time."""
+    return exam.draw(n_items, n_frames=n_frames, width=160, height=96, seed=seed)
 
 
 def test_equal_arguments_draw_equal_questions_and_pictures():
@@ -66,6 +71,28 @@ def test_several_pictures_of_a_question_stay_in_order(tmp_path: Path):
     write([item], tmp_path, model="a/b")
     question = json.loads((tmp_path / "questions.jsonl").read_text())
     assert [Path(path).read_bytes() for path in question["images"]] == list(item.jpegs)
+
+
+@pytest.mark.parametrize(
+    ("query", "kind"), [("frame_index=-1", "image_url"), ("start_offset_ms=-2000", "video_url")]
+)
+def test_questions_about_a_stream_have_its_reference_in_place_of_pictures(
+    tmp_path: Path, query: str, kind: str
+):
+    reference = f"ovs://streams/s?{query}"
+    write_live(draw(1, n_frames=1), tmp_path, model="a/b", reference=reference)
+    (line,) = (tmp_path / "requests.jsonl").read_text().splitlines()
+    media, text = json.loads(line)["messages"][0]["content"]
+    assert media == {"type": kind, kind: {"url": reference}}
+    assert text["type"] == "text"
+
+
+def test_a_reference_without_a_stream_is_refused(capsys: pytest.CaptureFixture[str]):
+    reference = "ovs://streams/s?frame_index=-1"
+    assert parse(["out", "--live", reference]).live == reference
+    with pytest.raises(SystemExit):
+        parse(["out", "--live", "ovs://streams/?frame_index=-1"])
+    assert "it must be ovs://streams/ID" in capsys.readouterr().err
 
 
 def test_a_model_has_one_id_on_every_side(tmp_path: Path):

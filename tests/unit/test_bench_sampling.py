@@ -90,6 +90,17 @@ def test_a_process_tree_is_found_and_measured():
     assert processes.taken([child.pid]).n_processes == 0
 
 
+def test_a_process_tree_is_found_where_threads_do_not_tell_their_children(tmp_path):
+    for pid, parent in ((10, 1), (11, 10), (12, 11), (13, 1)):
+        (tmp_path / str(pid) / "task" / str(pid)).mkdir(parents=True)
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (a) b) S {parent} 0 0")
+    (tmp_path / "version").write_text("Linux")
+    assert sorted(processes.process_tree(10, proc=tmp_path)) == [10, 11, 12]
+    (tmp_path / "10" / "task" / "10" / "children").write_text("13 ")
+    assert sorted(processes.process_tree(10, proc=tmp_path)) == [10, 13]
+    assert processes.process_tree(99, proc=tmp_path) == []
+
+
 def test_time_of_a_thread_and_of_the_machine_goes_forward():
     used_s = processes.thread_cpu_s(threading.get_native_id())
     before = processes.machine_ticks()
@@ -156,6 +167,24 @@ def test_a_server_that_does_not_answer_is_asked_no_more_and_that_is_told(server)
     assert len(web.paths) == GIVE_UP_AFTER
     assert len(rows) == GIVE_UP_AFTER + 3
     assert sampler.trouble == [f"sampling: /metrics failed {GIVE_UP_AFTER} times"]
+
+
+def test_a_url_that_is_none_is_told():
+    sampler = Sampler(
+        Looks(metrics_url="http://[::1"), lambda _: None, clock=FakeClock(), began_s=0
+    )
+    sampler.look()
+    assert sampler.trouble == ["sampling: the URL of /metrics failed 1 times"]
+
+
+def test_shared_pages_are_counted_now_and_then():
+    rows: list[Any] = []
+    clock = FakeClock()
+    sampler = Sampler(Looks(pid=os.getpid()), rows.append, clock=clock, began_s=0)
+    for _ in range(6):
+        sampler.look()
+        clock.move(1.0)
+    assert ["pss_mb" in row["machine"] for row in rows] == [True, *[False] * 4, True]
 
 
 def test_a_disk_that_is_full_is_counted():

@@ -88,6 +88,8 @@ def test_a_schedule_that_was_not_carried_out_makes_the_step_invalid():
 def test_a_run_that_broke_off_is_invalid():
     summary = run(answers(), constant(rates_per_s=[10.0, 20.0]))
     assert summary.invalid == ["the run has 1 of 2 steps: it broke off"]
+    half = run(answers(), constant(repeats=2))
+    assert half.invalid == ["step 0: it has 1 of 2 repeats: the run broke off"]
 
 
 def test_an_invalid_step_counts_for_no_capacity():

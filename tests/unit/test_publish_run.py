@@ -6,6 +6,7 @@ import asyncio
 import random
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -112,6 +113,8 @@ class Desk:
     async def passing(self, condition: Callable[[], bool]) -> None:
         while not condition():
             await asyncio.sleep(0.001)
+            with suppress(RuntimeError):  # the run, and with it the thread, is over
+                await self.run._server.call(lambda: None)  # time stands still while a call is out
             await self.clock.advance(0.5)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
+import time
 
 import pytest
 from aiortc.sdp import SessionDescription
 
-from liveedge.core.clock import SystemClock
 from liveedge.media.webrtc.answer import LocalTransport, decide, extension_ids, write_answer
 from liveedge.media.webrtc.payload import START_CODE
 from liveedge.media.webrtc.sdp import read_candidate, read_offer
@@ -263,8 +263,7 @@ def test_nonsense_is_refused_with_its_reason(text: str, said: str) -> None:
 def test_no_change_of_an_offer_raises_anything_else_or_takes_long() -> None:
     chance = random.Random(11)
     whole = offer(audio("0"), video("1", layers=["q", "h"], codecs=[*BROWSER]), data("2"))
-    clock = SystemClock()
-    begun_s = clock.monotonic_s()
+    begun_s = time.thread_time()
     for _ in range(300):
         text = list(whole)
         for _ in range(chance.randrange(1, 12)):
@@ -276,16 +275,15 @@ def test_no_change_of_an_offer_raises_anything_else_or_takes_long() -> None:
             answered("".join(text))
         except OfferInvalid:
             continue
-    assert clock.monotonic_s() - begun_s < 20
+    assert time.thread_time() - begun_s < 20
 
 
 def test_a_megabyte_of_anything_is_refused_at_once() -> None:
-    clock = SystemClock()
     for text in ("v=0\r\n" + "m=" * 500_000, "v=0" + "\n" * 1_000_000, GOOD + "a=b\r\n" * 250_000):
-        begun_s = clock.monotonic_s()
+        begun_s = time.thread_time()
         with pytest.raises(OfferInvalid):
             answered(text)
-        assert clock.monotonic_s() - begun_s < 1
+        assert time.thread_time() - begun_s < 1
 
 
 def test_static_payload_types_of_sound_need_no_map() -> None:

@@ -6,7 +6,10 @@ answer is possible still, and the connection is closed. A connection that waits 
 is uvicorn's to end.
 A client that has an answer waiting and takes nothing of it for `reader_s` is cut off.
 With `max_connections` open, the one that has been without a request for the longest makes room for a
-newcomer; where all have one, the newcomer is answered with 503.
+newcomer; where all have one, or had no time yet to send one, the newcomer is answered with 503.
+
+Who is refused may still be sending: what comes then is read and thrown away for a while. Closed at
+once, the connection would be reset, and many clients lose an answer that they have not read by then.
 
 Thread  the server's event loop, whose time counts.
 """
@@ -16,16 +19,19 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import h11
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol, RequestResponseCycle
 
+from liveedge.api.crowd import Crowd
 from liveedge.api.errors import flat_body
 from liveedge.api.reply import dump
 
 MAX_LINE_BYTES = 8192  # of the WebSocket parser
+LEAVE_AT_THE_END_S = 0.5  # for who is refused because the server stops, which waits for it
 
 Part: TypeAlias = Literal["head", "body"]
 # Why connections were ended: no request came, it came too slowly, its answer was not read, one without
@@ -42,37 +48,52 @@ class ConnectionLimits:
     step_bytes: int = 64 << 10  # a line of 50 kbit/s keeps up
     reader_s: float = 30.0  # a line of 20 kbit/s empties what the system buffers
     max_connections: int = 800  # below the 1024 files that a process may have by default
+    # Without a request, before it makes room for a newcomer: a round trip. Whoever opens connections
+    # and sends nothing would have to open 4,000 in a second to keep others out.
+    free_s: float = 0.2
+    leave_s: float = 5.0  # for who was refused, to send the rest and to read why
 
 
 class HttpProtocol(H11Protocol):
     """To be given to `uvicorn.Config(http=...)`, with its limits bound."""
 
-    def __init__(self, *, limits: ConnectionLimits, ended: Counter[str], **of_uvicorn: Any) -> None:
-        """`ended` counts, by `ENDS`, for all connections together."""
+    def __init__(
+        self, *, limits: ConnectionLimits, ended: Counter[str], crowd: Crowd, **of_uvicorn: Any
+    ) -> None:
+        """For all connections together: `ended` counts, by `ENDS`, and `crowd` says who goes first."""
         super().__init__(**of_uvicorn)
         self._limits = limits
         self._ended = ended
+        self._crowd = crowd
+        self._is_leaving = False
+        self._leave_s = limits.leave_s
         self._part: Part | None = None  # that is awaited
         self._timer: asyncio.TimerHandle | None = None
         self._n_bytes = 0  # of the present step
-        self._free_since_s: float | None = None  # without a request
         self._unread: asyncio.TimerHandle | None = None  # since an answer waits for its reader
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._free_since_s = self.loop.time()
-        if len(self.connections) > self._limits.max_connections and not self._make_room():
+        self._socket = transport
+        self.transport = cast("asyncio.Transport", _Farewell(self, transport))
+        n_staying = len(self.connections) - self._crowd.n_leaving
+        if n_staying > self._limits.max_connections and not self._make_room():
             self._ended["no_room"] += 1
             self._refuse(503, "too_many_connections", "the server has no free connection")
             return
         self._await("head")
+        # Free from then on: what it has sent already is read in the loop's next turn.
+        self.loop.call_soon(self.loop.call_soon, self._look)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._await(None)
         self._stop_waiting_for_reader()
+        self._crowd.gone(self._socket)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._is_leaving:
+            return
         super().data_received(data)
         self._n_bytes += len(data)
         self._look()
@@ -89,6 +110,14 @@ class HttpProtocol(H11Protocol):
         super().on_response_complete()
         self._look()
 
+    def shutdown(self) -> None:
+        """The server stops."""
+        self._leave_s = min(self._leave_s, LEAVE_AT_THE_END_S)
+        if self._is_leaving:
+            self._socket.abort()
+        else:
+            super().shutdown()
+
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, "http_invalid", f"{msg} Send HTTP/1.1.")
 
@@ -102,6 +131,7 @@ class HttpProtocol(H11Protocol):
                 " LiveKit client sends its offer after joining instead",
             )
             return
+        self.transport = self._socket  # its end is not ours
         super().handle_websocket_upgrade(event)
 
     # ── time ──
@@ -114,11 +144,12 @@ class HttpProtocol(H11Protocol):
 
     def _awaited(self) -> Part | None:
         if self.transport.is_closing() or self.transport.get_protocol() is not self:
+            self._crowd.busy(self._socket)
             return None  # over, or a WebSocket from here on
-        if not self._is_free:
-            self._free_since_s = None
-        elif self._free_since_s is None:
-            self._free_since_s = self.loop.time()
+        if self._is_free:
+            self._crowd.free(self._socket, self.loop.time())
+        else:
+            self._crowd.busy(self._socket)
         if self.conn.their_state is h11.SEND_BODY:
             return "body"
         if not self._is_free:
@@ -185,22 +216,13 @@ class HttpProtocol(H11Protocol):
 
     def _make_room(self) -> bool:
         """Close the connection that has been without a request for the longest, if there is one."""
-        free = [
-            (other._free_since_s, other)
-            for other in self.connections
-            if isinstance(other, HttpProtocol)
-            and other is not self
-            and other._free_since_s is not None
-            and not other.transport.is_closing()
-        ]
-        if not free:
+        if not self._crowd.make_room(free_before_s=self.loop.time() - self._limits.free_s):
             return False
         self._ended["made_room"] += 1
-        min(free, key=lambda one: one[0])[1].transport.close()
         return True
 
     def _refuse(self, status: int, code: str, message: str) -> None:
-        """Answer, if nothing has been said yet, and close."""
+        """Answer, if nothing has been said yet, and leave."""
         self._await(None)
         exchange = self._exchange
         if exchange is not None and not exchange.response_complete:
@@ -211,7 +233,34 @@ class HttpProtocol(H11Protocol):
             is_silent = self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE)
         if is_silent:
             self._say(status, code, message)
-        self.transport.close()
+        self._leave()
+
+    def close(self) -> None:
+        """As whoever has answered means it: a client that still sends its body is to read why not."""
+        if self.conn.their_state is h11.SEND_BODY:
+            self._leave()
+        else:
+            self._socket.close()
+
+    @property
+    def is_closing(self) -> bool:
+        return self._is_leaving or self._socket.is_closing()
+
+    def _leave(self) -> None:
+        """Close without a reset: the client ends the connection once it has read, or `leave_s` do."""
+        if self.is_closing:
+            return
+        if not self._socket.can_write_eof():  # TLS waits by itself for the client to end it
+            self._socket.close()
+            return
+        self._await(None)
+        self._is_leaving = True
+        self._unset_keepalive_if_required()
+        self._crowd.leave(self._socket)
+        with suppress(OSError):  # it has gone meanwhile
+            self._socket.write_eof()
+        self.flow.resume_reading()
+        self._timer = self.loop.call_later(self._leave_s, self._socket.abort)
 
     def _say(self, status: int, code: str, message: str) -> None:
         body = dump(flat_body(message, "invalid_request_error", code))
@@ -228,3 +277,20 @@ class HttpProtocol(H11Protocol):
         start = h11.Response(status_code=status, headers=headers, reason=STATUS_PHRASES[status])
         for event in (start, h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
+
+
+class _Farewell:
+    """The transport as uvicorn sees it: its end is the connection's to say."""
+
+    def __init__(self, connection: HttpProtocol, transport: asyncio.Transport) -> None:
+        self._connection = connection
+        self._transport = transport
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def is_closing(self) -> bool:
+        return self._connection.is_closing
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)

@@ -1,21 +1,26 @@
 """What a server says, read into the record of its request. Pure: documents and moments in, fields out.
 
 Content is what a reader of the answer could act on: characters of `content` (or of a refusal), and
-pieces of a tool call (its name or its arguments). No content: the role alone, empty strings,
-reasoning (`reasoning`, `reasoning_content`: nobody acts on it), usage, comments.
+pieces of a tool call (its name or its arguments). No content: the role alone, empty strings, white
+space before anything else, reasoning (`reasoning`, `reasoning_content`: nobody acts on it), usage, comments.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
-import math
 from dataclasses import dataclass
 from typing import Any
 
 from liveedge.bench.record import Record
 
 MAX_MESSAGE = 300  # characters of what a server says about a failure
+MAX_CODE = 100
 MAX_TEXT = 64 << 10  # characters kept of an answer
+MAX_NUMBER = 1e15  # of tokens, ms or Unix ms: what is above is nonsense, and sums of it overflow
+MAX_STAGES = 64  # kept of what a server times, and of what it says of a frame
+MAX_NAME = 64  # characters of their names
+MAX_FRAMES = 1024  # kept of an answer's evidence
 _EVIDENCE = frozenset({"usage", "overshoot", "liveedge"})
 _decode = json.JSONDecoder().raw_decode
 
@@ -47,7 +52,7 @@ def read_chunk(
     if document.get("error"):
         return problem_of(document, "error_event")
     brought = [_read_delta(record, choice) for choice in _objects(document.get("choices"))]
-    if any(brought):
+    if any(brought):  # of each: all are to be read
         content_s.append(at_s)
         if record.first_content_s is None:
             record.first_content_s = at_s
@@ -68,7 +73,7 @@ def read_whole(record: Record, at_s: float, document: Any) -> Problem | None:
     for choice in choices:
         message = _object(choice.get("message"))
         record.text = (record.text + _text(message))[:MAX_TEXT]
-        if _text(message) or _calls(message):
+        if _text(message).strip() or _calls(message):
             record.first_content_s, record.content_s = at_s, (at_s,)
         _read_end(record, choice)
     _read_evidence(record, document)
@@ -76,9 +81,11 @@ def read_whole(record: Record, at_s: float, document: Any) -> Problem | None:
 
 
 def unfinished(record: Record) -> Problem | None:
-    """A whole answer says why it ended."""
+    """A whole answer has content and says why it ended."""
     if record.finish_reason is None:
         return Problem("no_finish_reason", "the answer ended without a finish_reason")
+    if record.first_content_s is None:
+        return Problem("no_content", f"the answer ended ({record.finish_reason}) without content")
     return None
 
 
@@ -98,7 +105,7 @@ def problem_of(document: Any, default_code: str) -> Problem:
 
 def _problem(code: Any, message: Any) -> Problem:
     said = message if isinstance(message, str) else json.dumps(message)
-    return Problem(str(code)[:100], said[:MAX_MESSAGE])
+    return Problem(text_of(str(code)[:MAX_CODE]), text_of(said[:MAX_MESSAGE]))
 
 
 def _read_delta(record: Record, choice: dict[str, Any]) -> bool:
@@ -107,8 +114,8 @@ def _read_delta(record: Record, choice: dict[str, Any]) -> bool:
     _read_end(record, choice)
     if text := _text(delta):
         record.text = (record.text + text)[:MAX_TEXT]
-        return True
-    return _calls(delta)
+    has_begun = record.first_content_s is not None
+    return bool(text if has_begun else text.strip()) or _calls(delta)
 
 
 def _text(message: dict[str, Any]) -> str:
@@ -130,7 +137,7 @@ def _calls(message: dict[str, Any]) -> bool:
 def _read_end(record: Record, choice: dict[str, Any]) -> None:
     reason = choice.get("finish_reason")
     if isinstance(reason, str) and reason:
-        record.finish_reason = reason
+        record.finish_reason = text_of(reason[:MAX_CODE])
 
 
 def _read_evidence(record: Record, document: dict[str, Any]) -> None:
@@ -144,25 +151,48 @@ def _read_evidence(record: Record, document: dict[str, Any]) -> None:
     if record.cached_tokens is None and cache:
         record.cached_tokens = _count(cache.get("cached_input_tokens"))
     if evidence := _object(document.get("liveedge")):
-        record.frames = _objects(evidence.get("frames"))
+        frames = _objects(evidence.get("frames"))[:MAX_FRAMES]
+        record.frames = [_plain(frame) for frame in frames]
         record.age_ms = number(evidence.get("age_ms"))
         record.evidence_at_ms = number(evidence.get("evidence_at_ms"))
-        stages = _object(evidence.get("timings_ms"))
+        stages = itertools.islice(_object(evidence.get("timings_ms")).items(), MAX_STAGES)
         record.timings_ms = {
-            str(name): ms for name, value in stages.items() if (ms := number(value)) is not None
+            text_of(name[:MAX_NAME]): ms
+            for name, value in stages
+            if (ms := number(value)) is not None
         }
 
 
+def _plain(frame: dict[str, Any]) -> dict[str, Any]:
+    """What a frame's evidence has that is no table and no list, within bounds."""
+    found: dict[str, Any] = {}
+    for key, value in itertools.islice(frame.items(), MAX_STAGES):
+        if isinstance(value, str):
+            found[text_of(key[:MAX_NAME])] = text_of(value[:MAX_CODE])
+        elif value is None or isinstance(value, bool) or number(value) is not None:
+            found[text_of(key[:MAX_NAME])] = value
+    return found
+
+
 def number(value: Any) -> float | None:
-    """A finite number, or None for everything that JSON may hold in its place."""
+    """A finite number that can be reckoned with, or None for everything that JSON may hold in its place."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return value if math.isfinite(value) else None
+    return value if abs(value) <= MAX_NUMBER else None  # nan is not, either
 
 
 def _count(value: Any) -> int | None:
+    """Of tokens: nobody counts below 0."""
     found = number(value)
-    return None if found is None else int(found)
+    return None if found is None or found < 0 else int(found)
+
+
+def text_of(said: str) -> str:
+    """As it can be written: halves of a character (JSON may cut one between two events) are put
+    together, and what stays a half is replaced."""
+    if said.isascii():
+        return said
+    return said.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _object(value: Any) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from liveedge.bench.answers import (
     problem_of,
     read_chunk,
     read_whole,
+    text_of,
     unfinished,
 )
 from liveedge.bench.connections import Connection, Dial, Pool, address
@@ -118,6 +119,7 @@ class Asker:
         """Send it now. The record comes when it has ended; the future is never cancelled by us."""
         record = _record(planned)
         record.source, record.question = prepared.source, prepared.question
+        record.share = prepared.share
         record.thread_id = prepared.thread_id
         body = json.dumps(body_of(self._scenario, self._model, prepared)).encode()
         record.n_bytes = len(body)
@@ -246,6 +248,7 @@ class _Request:
         record.ended_s = at_s - self._begun_s
         record.content_s = self._content_s or record.content_s
         record.frames = self._sent_frames or record.frames
+        record.text = text_of(record.text)
         if problem is not None:
             record.code, record.message = problem.code, problem.message[:MAX_MESSAGE]
         self._let_go(outcome)
@@ -349,14 +352,15 @@ def _retry_after_s(headers: Mapping[str, str], wall_ms: float | None) -> float |
     if not text:
         return None
     try:
-        return number(float(text))
+        seconds = number(float(text))
+        return seconds if seconds is None or seconds >= 0 else None
     except ValueError:
         pass
     try:
-        at = email.utils.parsedate_to_datetime(text)
-    except ValueError:
+        at_s = email.utils.parsedate_to_datetime(text).timestamp()
+    except (ValueError, OverflowError, OSError):  # no date, or none of this calendar
         return None
-    return max(0.0, at.timestamp() - (wall_ms or 0.0) / MS_PER_S)
+    return max(0.0, at_s - (wall_ms or 0.0) / MS_PER_S)
 
 
 def _told(error: Exception) -> str:

@@ -43,5 +43,5 @@ def _files(place: Path) -> Sequence[Path]:
         if place.is_file():
             return [place]
         return sorted(file for pattern in FILES for file in place.glob(pattern))
-    except OSError:
+    except (OSError, ValueError):  # a name that no file can have
         return []

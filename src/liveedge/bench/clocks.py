@@ -14,6 +14,8 @@ from typing import Any
 
 import httpx
 
+from liveedge.bench.answers import decoded, number
+from liveedge.bench.documents import Told, told
 from liveedge.core.clock import Clock
 
 N_EXCHANGES = 12
@@ -143,16 +145,14 @@ async def measure_clock(
 async def _exchange(http: httpx.AsyncClient, url: str, clock: Clock) -> Exchange | None:
     sent_ms = clock.wall_ms()
     try:
-        answer = await http.get(url)
+        answer = await told(http, url)
     except httpx.HTTPError:
         return None
     received_ms = clock.wall_ms()
-    told = _now_ms(answer)
-    if told is None:
-        told = _date_ms(answer.headers)
-    if told is None:
+    read = _now_ms(answer) or _date_ms(answer.headers)
+    if read is None:
         return None
-    server_ms, resolution_ms = told
+    server_ms, resolution_ms = read
     return Exchange(
         sent_ms=sent_ms,
         received_ms=received_ms,
@@ -165,18 +165,15 @@ def _known(value: float | None, otherwise: float) -> float:
     return otherwise if value is None else value
 
 
-def _now_ms(answer: httpx.Response) -> tuple[float, float] | None:
-    try:
-        document = answer.json()
-    except ValueError:
-        return None
-    now_ms = document.get("now_ms") if isinstance(document, dict) else None
-    return (float(now_ms), FIELD_RESOLUTION_MS) if isinstance(now_ms, (int, float)) else None
+def _now_ms(answer: Told) -> tuple[float, float] | None:
+    document = decoded(answer.text)
+    now_ms = number(document.get("now_ms")) if isinstance(document, dict) else None
+    return None if now_ms is None else (float(now_ms), FIELD_RESOLUTION_MS)
 
 
 def _date_ms(headers: Mapping[str, str]) -> tuple[float, float] | None:
     try:
-        at = email.utils.parsedate_to_datetime(headers.get("date", ""))
-    except ValueError:
+        at_s = email.utils.parsedate_to_datetime(headers.get("date", "")).timestamp()
+    except (ValueError, OverflowError, OSError):  # no date, or none of this calendar
         return None
-    return at.timestamp() * 1000, DATE_RESOLUTION_MS
+    return at_s * 1000, DATE_RESOLUTION_MS

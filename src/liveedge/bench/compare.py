@@ -7,6 +7,7 @@ else `undecided`: the samples do not tell.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -27,6 +28,7 @@ PERCENTS = (50, 95, 99)
 BOUNDED = ("ttft_ms", "total_ms")  # with time-outs at their bound: else a server gains by losing
 WHOLE = ("tpot_ms", "freshness_ms", "known_freshness_ms")
 COMPARED_SHARES = ("timeout_share", "refused_share", "disconnected_share")
+MAX_SHOWN = 60  # characters of a value that differs
 NEVER = frozenset({"target", "about"})  # of a scenario: may differ
 
 
@@ -76,8 +78,26 @@ class Comparison:
     notes: Sequence[str]
     lines: Sequence[Line]
 
+    @property
+    def shown(self) -> list[Line]:
+        """Those for people."""
+        return _shown(self.lines)
+
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def _shown(lines: Sequence[Line]) -> list[Line]:
+    """Losses that neither side had need no row; a gate may ask for them."""
+    return [one for one in lines if one.figure not in COMPARED_SHARES or one.a or one.b]
+
+
+def is_compared(figure: str) -> bool:
+    """Whether steps have a line of this name wherever there is enough of it."""
+    name, _, percent = figure.rpartition(": ")[2].removeprefix("with_timeouts.").partition(".p")
+    if percent:
+        return name in (*BOUNDED, *WHOLE) and percent in map(str, PERCENTS)
+    return name in ("achieved_per_s", "good_share", "accuracy", *COMPARED_SHARES)
 
 
 def differences(a: Scenario, b: Scenario) -> list[str]:
@@ -85,10 +105,16 @@ def differences(a: Scenario, b: Scenario) -> list[str]:
     first, second = _flat(a.as_json()), _flat(b.as_json())
     keys = sorted(first.keys() | second.keys())
     return [
-        f"{key}: {first.get(key)!r} in A, {second.get(key)!r} in B"
+        f"{key}: {_short(first.get(key))} in A, {_short(second.get(key))} in B"
         for key in keys
         if key.partition(".")[0] not in NEVER and first.get(key) != second.get(key)
     ]
+
+
+def _short(value: Any) -> str:
+    """A whole mix would hide what else differs."""
+    text = repr(value)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 
 def check_comparable(a: Run, b: Run) -> None:
@@ -97,7 +123,9 @@ def check_comparable(a: Run, b: Run) -> None:
     for label, run in (("A", a), ("B", b)):
         reasons += [f"{label} is invalid: {reason}" for reason in run.summary.invalid]
     if reasons:
-        raise NotComparable("; ".join(reasons))
+        raise NotComparable(
+            "; ".join(reasons) + ". --anyway compares them all the same, and says so"
+        )
 
 
 def compare(a: Run, b: Run, chance: random.Random | None = None) -> Comparison:
@@ -110,7 +138,7 @@ def compare(a: Run, b: Run, chance: random.Random | None = None) -> Comparison:
         if step.step in by_step
         for line in _Pair(a, b, step, by_step[step.step], chance).lines()
     ]
-    return Comparison(a=a.name, b=b.name, notes=_notes(a, b, lines), lines=lines)
+    return Comparison(a=a.name, b=b.name, notes=_notes(a, b, _shown(lines)), lines=lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +152,11 @@ class _Pair:
     chance: random.Random
 
     def lines(self) -> Iterator[Line]:
-        for name in BOUNDED:
-            values = [self._bounded(run, name) for run in (self.a, self.b)]
-            yield from self._percentiles(f"with_timeouts.{name}", values[0], values[1])
+        for share in ("", *self.step_a.shares):
+            for name in BOUNDED:
+                values = [self._bounded(run, name, share) for run in (self.a, self.b)]
+                shown = f"{share}: with_timeouts.{name}".removeprefix(": ")
+                yield from self._percentiles(shown, values[0], values[1])
         for name in WHOLE:
             values = [self._whole(run, name) for run in (self.a, self.b)]
             yield from self._percentiles(name, values[0], values[1])
@@ -136,17 +166,16 @@ class _Pair:
             outcomes = SHARES[name]
             first = outcome_share(self.step_a, self.a.records, outcomes)
             second = outcome_share(self.step_b, self.b.records, outcomes)
-            if first.k or second.k:
-                yield self._share(name, (first, second), is_gain=False)
+            yield self._share(name, (first, second), is_gain=False)
         if self.step_a.accuracy.n and self.step_b.accuracy.n:
             pair = (self.step_a.accuracy, self.step_b.accuracy)
             yield self._share("accuracy", pair, is_gain=True)
 
-    def _bounded(self, run: Run, name: str) -> list[float]:
+    def _bounded(self, run: Run, name: str, share: str) -> list[float]:
+        """Of one share of a mix; empty: of all."""
         timeout_s = run.scenario.load.timeout_s
-        found = (
-            bounded_latency(one, name, timeout_s) for one in in_order(self.step_a, run.records)
-        )
+        mine = (one for one in in_order(self.step_a, run.records) if share in ("", one.share))
+        found = (bounded_latency(one, name, timeout_s) for one in mine)
         return [value for value in found if value is not None]
 
     def _whole(self, run: Run, name: str) -> list[float]:
@@ -164,12 +193,10 @@ class _Pair:
         of = [stats.percentile_of(percent) for percent in percents]
         found = stats.ratios(first, second, of, self.chance)
         for percent, ratio in zip(percents, found, strict=True):
-            yield self._line(
-                f"{name}.p{percent}",
-                (stats.percentile(first, percent), stats.percentile(second, percent)),
-                ratio,
-                is_gain=False,
-            )
+            values = (stats.percentile(first, percent), stats.percentile(second, percent))
+            if min(values) <= 0:  # of evidence from the future: there is no ratio to it
+                ratio = stats.Ratio(math.nan, None)
+            yield self._line(f"{name}.p{percent}", values, ratio, is_gain=False)
 
     def _rate(self) -> Iterator[Line]:
         """Whole answers per second, from the counts of slices of the measured time."""
@@ -257,7 +284,7 @@ def markdown(comparison: Comparison) -> str:
     rows += [
         f"| {line.load} | {line.figure} | {_number(line.a)} | {_number(line.b)} |"
         f" {_change(line.kind, line.change)} | {_interval(line)} | {line.verdict} |"
-        for line in comparison.lines
+        for line in comparison.shown
     ]
     notes = [f"- {note}" for note in comparison.notes]
     head = [f"A: {comparison.a}", f"B: {comparison.b}", ""]
@@ -276,12 +303,28 @@ def _notes(a: Run, b: Run, lines: Sequence[Line]) -> list[str]:
             f"delivery differs: {deliveries[0]} in A, {deliveries[1]} in B. The questions and frames are"
             " of the same cameras; how they reach the model is part of what is compared"
         )
+    found += _answered(a, b)
     called = sum(line.verdict in ("better", "worse") for line in lines)
     found.append(
         f"{len(lines)} lines, {called} of them better or worse; by chance alone about"
         f" {0.05 * len(lines):.0f} would be: believe what several steps agree on"
     )
     return found
+
+
+def _answered(a: Run, b: Run) -> Iterator[str]:
+    """Steps at which one of them answered less: its latencies are of fewer requests."""
+    by_step = {step.step: step for step in b.summary.steps}
+    for first in a.summary.steps:
+        second = by_step.get(first.step)
+        if second is None or not first.sent or not second.sent:
+            continue
+        shares = [one.outcomes["ok"] / one.sent for one in (first, second)]
+        if abs(shares[0] - shares[1]) > SAME_SHARE:
+            yield (
+                f"at {load_of(first)} A answered {shares[0]:.1%} of the requests and B {shares[1]:.1%}:"
+                " latencies are of those alone (and time-outs), which refusing the others keeps short"
+            )
 
 
 def _flat(value: Any, path: str = "") -> dict[str, Any]:
@@ -300,14 +343,14 @@ def _number(value: float | None) -> str:
 
 
 def _change(kind: str, value: float | None) -> str:
-    if value is None:
+    if value is None or math.isnan(value):
         return "-"
     return f"×{value:.3f}" if kind == "ratio" else f"{100 * value:+.1f} points"
 
 
 def _interval(line: Line) -> str:
     if line.interval is None:
-        return "too few samples"
+        return "no ratio" if line.change is None or math.isnan(line.change) else "too few samples"
     low, high = line.interval
     if line.kind == "ratio":
         return f"{low:.3f} to {high:.3f}"

@@ -18,12 +18,12 @@ from typing import Any, Literal, TypeAlias
 from liveedge.bench.record import Record, measured
 from liveedge.bench.result import Proportion, ResultFolder
 from liveedge.bench.scenario import Scenario, ScenarioInvalid
-from liveedge.bench.stats import proportion
+from liveedge.bench.stats import share_of
 from liveedge.sim.questions import CLIP_KINDS
 
 Bound: TypeAlias = Literal["lower", "point"]
 Verdict: TypeAlias = Literal["reached", "undecided", "missed"]
-Run: TypeAlias = Callable[[Scenario, ResultFolder], None]
+Run: TypeAlias = Callable[[Scenario, ResultFolder], Sequence[str]]  # gives why it is invalid
 Say: TypeAlias = Callable[[str], None]
 ALL = "all"  # questions together, in envelopes where every kind can be asked
 JSON_NAME, MARKDOWN_NAME = "envelope.json", "envelope.md"
@@ -74,6 +74,7 @@ class Point:
     prompt_tokens: float | None
     ttft_ms: float | None
     total_ms: float | None
+    invalid: Sequence[str] = ()  # why the times say nothing about the server; accuracy does
 
     @property
     def cost(self) -> tuple[float, float, int]:
@@ -144,8 +145,9 @@ def search(
         scenario = scenario_in(base, envelope)
         result = ResultFolder(folder / envelope.name)
         result.path.mkdir(parents=True, exist_ok=True)
-        run(scenario, result)
-        points.append(point_of(envelope, scenario, list(measured(result.records()))))
+        invalid = run(scenario, result)
+        records = list(measured(result.records()))
+        points.append(point_of(envelope, scenario, records, invalid=invalid))
         say(_line(points[-1]))
         found = _smallest(base, points, rule)
         if all(one.verdict == "reached" for one in found):
@@ -177,8 +179,15 @@ def scenario_in(base: Scenario, envelope: Envelope) -> Scenario:
     )
 
 
-def point_of(envelope: Envelope, scenario: Scenario, records: Sequence[Record]) -> Point:
-    """What these records say. Undecidable truths and failed requests count for no accuracy."""
+def point_of(
+    envelope: Envelope,
+    scenario: Scenario,
+    records: Sequence[Record],
+    *,
+    invalid: Sequence[str] = (),
+) -> Point:
+    """What these records say, in their order: answers about one frame resemble each other, and count
+    for less. Undecidable truths and failed requests count for no accuracy."""
     answered = [record for record in records if record.outcome == "ok"]
     judged: dict[str, list[bool]] = defaultdict(list)
     for record in answered:
@@ -187,13 +196,14 @@ def point_of(envelope: Envelope, scenario: Scenario, records: Sequence[Record]) 
             judged[ALL].append(record.correct)
     return Point(
         envelope=envelope,
-        accuracy={kind: proportion(sum(right), len(right)) for kind, right in judged.items()},
+        accuracy={kind: share_of(right) for kind, right in judged.items()},
         asked=scenario.questions.kinds,
         answered=len(answered),
         failed=len(records) - len(answered),
         prompt_tokens=_median(record.prompt_tokens for record in answered),
         ttft_ms=_median(_since_sent_ms(record, record.first_content_s) for record in answered),
         total_ms=_median(_since_sent_ms(record, record.ended_s) for record in answered),
+        invalid=tuple(invalid),
     )
 
 
@@ -220,6 +230,11 @@ def markdown(search: Search) -> str:
         f"|---|{'--:|' * (len(search.base.questions.kinds) + 5)}",
         *(_point_row(point, search.base.questions.kinds) for point in search.points),
     ]
+    if any(point.invalid for point in search.points):
+        lines += [
+            "",
+            "\\* The load generator was late itself: this time is not the server's alone.",
+        ]
     if search.skipped:
         names = ", ".join(envelope.name for envelope in search.skipped)
         lines += ["", f"Not measured, since everything was reached before: {names}."]
@@ -308,8 +323,9 @@ def _point_row(point: Point, kinds: Sequence[str]) -> str:
 def _costs(point: Point | None) -> str:
     if point is None:
         return "- | - | -"
-    costs = (point.prompt_tokens, point.ttft_ms, point.total_ms)
-    return " | ".join(map(_number, costs))
+    mark = "*" if point.invalid else ""
+    times = [f"{_number(one)}{mark}" for one in (point.ttft_ms, point.total_ms)]
+    return " | ".join([_number(point.prompt_tokens), *times])
 
 
 def _shown(accuracy: Proportion | None) -> str:

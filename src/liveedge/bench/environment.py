@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import platform
 import re
@@ -20,8 +21,10 @@ from typing import Any
 import httpx
 
 from liveedge.bench import processes
+from liveedge.bench.answers import decoded
 from liveedge.bench.checkpoints import digest
 from liveedge.bench.clocks import LOCAL, ClockOffset, combined, measure_clock
+from liveedge.bench.documents import told
 from liveedge.bench.scenario import Target
 from liveedge.core.clock import Clock
 from liveedge.core.machine import memory_ceiling_bytes
@@ -32,6 +35,7 @@ VARIABLES = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "PYTORCH_CUDA_ALLOC_CONF
 HOME = Path(__file__).resolve().parents[1]  # of the package
 QUIET_LOOK_S = 1.0
 GIT_TIMEOUT_S = 5.0
+MAX_FACT = 2000  # characters of one fact, as JSON
 MASK = "***"
 # What a server may say of its model beside its id.
 MODEL_FACTS = ("dtype", "quantization", "precision", "root", "max_model_len", "modalities", "meta")
@@ -77,16 +81,26 @@ def with_clock_after(before: Mapping[str, Any], after: ClockOffset) -> dict[str,
 
 
 def masked(arguments: Sequence[str], secrets: Collection[str] = ()) -> str:
-    """A command line as text, without what would let somebody in."""
+    """A command line as text, without what would let somebody in, and without whose home it was."""
     shown: list[str] = []
+    home = f"{Path.home()}{os.sep}"
     for argument in arguments:
         is_value = bool(shown) and bool(_SECRET_FLAG.match(shown[-1])) and argument[:1] != "-"
         text = MASK if is_value else _SECRET_PAIR.sub(rf"\1{MASK}", argument)
-        text = _USER_OF_URL.sub(MASK, text)
+        text = _USER_OF_URL.sub(MASK, text).replace(home, "~/")
         for secret in secrets:
             text = text.replace(secret, MASK) if secret else text
         shown.append(text)
     return " ".join(f'"{text}"' if " " in text or not text else text for text in shown)
+
+
+def fact(said: Any) -> Any:
+    """What a server says of itself, where it is short; None for what would fill the file."""
+    try:
+        is_short = len(json.dumps(said)) <= MAX_FACT
+    except RecursionError:
+        return None
+    return said if is_short else None
 
 
 def _machine() -> dict[str, Any]:
@@ -126,12 +140,13 @@ async def _asked(target: Target, http: httpx.AsyncClient) -> tuple[dict[str, Any
         version, headers = await _json(http, str(httpx.URL(base).join("/version")))
     models, _ = await _json(http, f"{base}/models")
     props, _ = await _json(http, str(httpx.URL(base).join("/props")))  # llama.cpp
-    entries = [entry for entry in models.get("data", ()) if isinstance(entry, dict)]
+    data = models.get("data")
+    entries = [entry for entry in data if isinstance(entry, dict)] if isinstance(data, list) else []
     mine = [entry for entry in entries if target.model in ("", entry.get("id"))]
     server = {
         "base_url": _USER_OF_URL.sub(MASK, target.base_url),
-        "name": version.get("name") or headers.get("server"),
-        "version": version.get("version") or props.get("build_info"),
+        "name": fact(version.get("name")) or headers.get("server"),
+        "version": fact(version.get("version")) or fact(props.get("build_info")),
     }
     model = dict(mine[0]) if mine else {"id": target.model}
     return server, {**model, "model_path": props.get("model_path")}
@@ -140,23 +155,25 @@ async def _asked(target: Target, http: httpx.AsyncClient) -> tuple[dict[str, Any
 async def _json(http: httpx.AsyncClient, url: str) -> tuple[dict[str, Any], Mapping[str, str]]:
     """A document and the headers; both empty where there is none."""
     try:
-        answer = await http.get(url)
-        document = answer.json() if answer.status_code == 200 else {}
-    except (httpx.HTTPError, ValueError):
+        answer = await told(http, url)
+    except httpx.HTTPError:
         return {}, {}
+    document = decoded(answer.text) if answer.status == 200 else {}
     return (document if isinstance(document, dict) else {}), answer.headers
 
 
-def _model(told: Mapping[str, Any], target: Target) -> dict[str, Any]:
-    facts = {name: told[name] for name in MODEL_FACTS if told.get(name) is not None}
-    found = {"id": told.get("id"), **facts}
+def _model(said: Mapping[str, Any], target: Target) -> dict[str, Any]:
+    facts = {name: one for name in MODEL_FACTS if (one := fact(said.get(name))) is not None}
+    if isinstance(facts.get("root"), str):
+        facts["root"] = Path(facts["root"]).name
+    found = {"id": fact(said.get("id")), **facts}
     is_local = httpx.URL(target.base_url).host in LOCAL
-    places = [told.get("root"), told.get("model_path"), *_flagged(target.pid)]
-    places.append(HOME / "assets" / str(told.get("id")).rpartition("/")[2])
+    places = [said.get("root"), said.get("model_path"), *_flagged(target.pid)]
+    places.append(HOME / "assets" / str(said.get("id")).rpartition("/")[2])
     for place in places if is_local else ():
-        if place and (seen := digest(Path(place))) is not None:
+        if isinstance(place, str) and place and (seen := digest(Path(place))) is not None:
             return {**found, **seen}
-    return {**found, "digest": told.get("digest")}
+    return {**found, "digest": fact(said.get("digest"))}
 
 
 def _flagged(pid: int) -> list[str]:
@@ -170,7 +187,9 @@ def _flagged(pid: int) -> list[str]:
 
 def _command_of(pid: int, secrets: Collection[str]) -> str | None:
     arguments = _arguments(pid)
-    return masked(arguments, secrets) if arguments else None
+    if not arguments:
+        return None
+    return masked([Path(arguments[0]).name, *arguments[1:]], secrets)
 
 
 def _arguments(pid: int) -> list[str]:

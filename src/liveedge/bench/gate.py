@@ -1,14 +1,15 @@
 """Release gates: rules of a TOML file, held against one run or against a comparison. Pure.
 
 A rule is kept or broken where the whole 95 % interval says so, and undecided where the limit lies inside
-it: by default that fails too, for a gate must show what it lets through.
+it: by default that fails too, for a gate must show what it lets through. A figure that the run does not
+have fails always.
 """
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -19,14 +20,17 @@ from liveedge.bench.compare import (
     Run,
     check_comparable,
     compare,
+    is_compared,
     load_of,
     markdown as comparison_markdown,
 )
 from liveedge.bench.figures import Figure, NoSuchFigure, figure
-from liveedge.bench.result import ResultFolder, StepSummary
+from liveedge.bench.result import ResultFolder, StepSummary, finite
 
 Outcome: TypeAlias = Literal["pass", "fail", "undecided"]
 STEPS = ("all", "lowest", "highest")
+FRESHNESS = ("freshness_ms.", "known_freshness_ms.")
+NOT_ENOUGH = "too few samples in one of the two runs"
 
 
 class GateInvalid(Exception):
@@ -104,10 +108,13 @@ class Findings:
         return self.judged is None or self.judged.passed
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "comparison": self.comparison and self.comparison.as_json(),
-            "gate": self.judged and self.judged.as_json(),
-        }
+        found: dict[str, Any] = finite(
+            {
+                "comparison": self.comparison and self.comparison.as_json(),
+                "gate": self.judged and self.judged.as_json(),
+            }
+        )
+        return found
 
     def as_markdown(self) -> str:
         tables = []
@@ -294,10 +301,10 @@ def _held_change(rule: Rule, step: StepSummary, comparison: Comparison | None) -
     lines = [one for one in comparison.lines if one.step == step.step]
     mine = [line for line in lines if _is_line(rule.figure, line)]
     if not mine:
-        if not any(_is_line(rule.figure, line) for line in comparison.lines):
+        if not is_compared(rule.figure):
             known = sorted({line.figure for line in comparison.lines})
             raise NoSuchFigure(f"{rule.figure} is not compared; compared are {', '.join(known)}")
-        return _held(rule, load_of(step), Figure(value=None))
+        return replace(_held(rule, load_of(step), Figure(value=None)), why=NOT_ENOUGH)
     line = mine[0]
     return _held(rule, load_of(step), Figure(value=line.change, interval=line.interval))
 
@@ -320,8 +327,10 @@ def _held(rule: Rule, where: str, found: Figure) -> Held:
 
 
 def _outcome(rule: Rule, found: Figure) -> tuple[Outcome, str]:
-    if found.value is None:
-        return "undecided", "the run has no such figure"
+    if found.value is None:  # whatever the gate says of what is undecided: nothing was looked at
+        return "fail", "the run has no such figure"
+    if found.value < 0 and rule.figure.startswith(FRESHNESS) and not rule.is_change:
+        return "fail", "evidence from the future is none"
     if found.interval is None:
         return "undecided", "too few samples for an interval"
     low, high = found.interval

@@ -85,7 +85,8 @@ class Generator:
         try:
             open_ = await loop(run, watch)
             own = watch.row(self._asker.now_s() - run.begun_s)
-            await asyncio.gather(*open_)
+            if open_:  # `wait`, since `gather` cancels what it waits for: a record would be lost
+                await asyncio.wait(open_)
         finally:
             await watch.close()
         if lost := run.n_due - len(run.records):
@@ -111,21 +112,24 @@ class Generator:
     async def _closed(self, run: StepRun, watch: _Watch) -> list[asyncio.Future[Record]]:
         workers = TaskSet("workers")
         assert run.step.concurrency is not None
-        for worker in range(run.step.concurrency):
+        tasks = [
             workers.start(self._worker(run, watch), name=str(worker))
+            for worker in range(run.step.concurrency)
+        ]
         try:
-            await workers.wait()
+            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         finally:
             await workers.close()
-        if workers.crashed:
-            raise RuntimeError("a worker of the closed loop has crashed: the log says why")
+        for task in ended:
+            task.result()  # raises what its camera raised
         return []
 
     async def _worker(self, run: StepRun, watch: _Watch) -> None:
         ends_s = run.begun_s + run.step.seconds
         while (now_s := self._asker.now_s()) < ends_s:
             ended = self._send(run, self._planned(run, now_s), watch)
-            if ended is None or (await ended).outcome != "ok":
+            # Shielded: where the worker is cancelled, the request still ends as a record.
+            if ended is None or (await asyncio.shield(ended)).outcome != "ok":
                 await self._clock.sleep(FAILURE_PAUSE_S)
 
     def _planned(self, run: StepRun, due_s: float) -> Planned:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 MAX_HEAD_BYTES = 64 << 10
 MAX_LINE_BYTES = 8 << 10  # of a chunk's size and its extensions
+MAX_LENGTH_DIGITS = 18  # of a Content-Length
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9]\d\d)(?: [^\r\n]*)?")
 _SIZE = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;.*)?")
 _NO_BODY = frozenset({204, 304})
@@ -95,7 +96,7 @@ class AnswerReader:
             self._read = self._size_bytes
         elif length is None:
             self._read, self._keeps = self._body_bytes, False
-        elif not length.isdecimal():
+        elif not length.isdecimal() or len(length) > MAX_LENGTH_DIGITS:
             raise HttpMalformed(f"its Content-Length is {length[:40]!r}")
         else:
             self._read, self._left = self._body_bytes, int(length)

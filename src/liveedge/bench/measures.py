@@ -19,7 +19,15 @@ from liveedge.bench import stats
 from liveedge.bench.capacity import capacity
 from liveedge.bench.definitions import LATENCIES, WITH_TIMEOUTS
 from liveedge.bench.record import OUTCOMES, Record, measured
-from liveedge.bench.result import Distribution, Proportion, ResultFolder, StepSummary, Summary
+from liveedge.bench.result import (
+    Distribution,
+    Proportion,
+    ResultFolder,
+    ResultInvalid,
+    ShareSummary,
+    StepSummary,
+    Summary,
+)
 from liveedge.bench.scenario import Objectives, Scenario
 from liveedge.bench.validity import StepFacts, judge_run, judge_step
 from liveedge.bench.windows import Window, estimated_windows, windows_from
@@ -34,33 +42,40 @@ NO_OFFSET: Mapping[str, float] = {"offset_ms": 0.0, "uncertainty_ms": 0.0}
 class Offsets:
     """What is to be taken from a moment of evidence to have it on our wall clock, in ms.
 
-    A frame carries the clock of whoever stamped it: the server's where it pulled or received the frame,
-    ours where the bench pushed it and told when it was taken.
+    What the server says is on its clock: it dates frames by their arrival, whatever a publisher claims.
+    What the bench knows is on ours, but where the server itself draws the pictures.
     """
 
     evidence_ms: float = 0.0  # of what the server says
     known_ms: float = 0.0  # of what the bench knows, or read from the frame
+    uncertainty_ms: float = 0.0  # by which moments of two clocks may seem to be in the wrong order
 
     @classmethod
     def of(cls, scenario: Scenario, clock: Mapping[str, float]) -> Offsets:
         """`clock` as `Summary.clock`."""
         server_ms = clock.get("offset_ms", 0.0)
-        is_stream = scenario.target.delivery == "ovs"
-        is_pushed = is_stream and scenario.sources.kind in ("push", "files")
-        is_drawn_there = is_stream and scenario.sources.kind == "sim"
+        is_drawn_there = scenario.target.delivery == "ovs" and scenario.sources.kind == "sim"
         return cls(
-            evidence_ms=0.0 if is_pushed else server_ms,
+            evidence_ms=server_ms,
             known_ms=server_ms if is_drawn_there else 0.0,
+            uncertainty_ms=clock.get("uncertainty_ms", math.inf),
         )
 
 
+# What rows of samples.jsonl or an environment raise that no run has written so.
+_DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 OURS = Offsets()  # every moment is on our clock
 
 
 def summarise_folder(folder: ResultFolder) -> Summary:
     """From the four files of a run. Raises ResultInvalid."""
     clock = folder.environment().get("clock")
-    return summarise(folder.scenario(), list(folder.records()), list(folder.samples()), clock=clock)
+    scenario, records, samples = folder.scenario(), list(folder.records()), list(folder.samples())
+    try:
+        return summarise(scenario, records, samples, clock=clock)
+    except _DAMAGE as error:
+        told = f"{type(error).__name__}: {error}"[:200]
+        raise ResultInvalid(f"{folder.path} is damaged, or of another version: {told}") from error
 
 
 def summarise(
@@ -123,7 +138,8 @@ def bounded_latency(record: Record, name: str, timeout_s: float) -> float | None
 def is_good(record: Record, slo: Objectives, offsets: Offsets = OURS) -> bool:
     """A whole answer that keeps to every objective at once; one that cannot be looked at is not kept.
 
-    An answer whose truth is not decidable is not held to be wrong.
+    An answer whose truth is not decidable is not held to be wrong. Evidence from the future, beyond
+    what the clocks leave open, is none.
     """
     if record.outcome != "ok" or (slo.correct and record.correct is False):
         return False
@@ -133,7 +149,10 @@ def is_good(record: Record, slo: Objectives, offsets: Offsets = OURS) -> bool:
         _freshness_name(record): slo.freshness_ms,
     }
     found = {name: latency(record, name, offsets) for name, limit in limits.items() if limit}
-    return all(value is not None and value <= limits[name] for name, value in found.items())
+    least = -offsets.uncertainty_ms
+    return all(
+        value is not None and least <= value <= limits[name] for name, value in found.items()
+    )
 
 
 def _freshness_name(record: Record) -> str:
@@ -179,9 +198,27 @@ class _StepOf:
             accuracy_by_kind=_accuracy_by_kind(ok),
             lateness_ms=stats.readings(_lateness(sent)),
             machine=self._machine(),
+            shares=self._shares(sent),
         )
         generator = [row for row in self.samples if _is_generator(row, self.step)]
         return judge_step(found, StepFacts(scenario, self.records, self.windows, generator))
+
+    def _shares(self, sent: Sequence[Record]) -> dict[str, ShareSummary]:
+        """Empty where the scenario has no mix."""
+        names = sorted({record.share for record in sent} - {""})
+        return {name: self._share([one for one in sent if one.share == name]) for name in names}
+
+    def _share(self, sent: Sequence[Record]) -> ShareSummary:
+        ok = [record for record in sent if record.outcome == "ok"]
+        slo = self.scenario.slo
+        return ShareSummary(
+            sent=len(sent),
+            outcomes=_outcomes(sent),
+            good=stats.share_of([is_good(record, slo, self.offsets) for record in sent]),
+            accuracy=_accuracy(ok),
+            latencies=self._latencies(ok),
+            with_timeouts={name: self._bounded(sent, name) for name in WITH_TIMEOUTS},
+        )
 
     def _ended_within(self) -> list[Record]:
         """Whole answers that ended in the measured time, of requests of the warm-up too: those make

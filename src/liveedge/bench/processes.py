@@ -32,7 +32,7 @@ class Taken:
     n_processes: int
     cpu_s: float  # since their start
     rss_bytes: int
-    pss_bytes: int | None  # None where /proc does not let us read it
+    pss_bytes: int | None  # None where it was not asked for, or /proc does not let us read it
     n_threads: int
     n_files: int | None  # open file descriptors
 
@@ -71,29 +71,55 @@ def memory_available_bytes(*, proc: Path = PROC) -> int | None:
 
 def process_tree(pid: int, *, proc: Path = PROC) -> list[int]:
     """A process and all its descendants; empty once it is gone."""
-    children: dict[int, list[int]] = {}
-    for entry in proc.iterdir() if proc.is_dir() else ():
-        parent = _stat(entry, 1) if entry.name.isdigit() else None
-        if parent is not None:
-            children.setdefault(parent, []).append(int(entry.name))
-    found, waiting = [], [pid] if (proc / str(pid)).is_dir() else []
+    found: list[int] = []
+    waiting = [pid] if (proc / str(pid)).is_dir() else []
+    everybody: dict[int, list[int]] | None = None
     while waiting:
         one = waiting.pop()
         found.append(one)
-        waiting += children.get(one, ())
+        children = _children(proc / str(one))
+        if children is None:
+            everybody = _by_parent(proc) if everybody is None else everybody
+            children = everybody.get(one, [])
+        waiting += children
     return found
 
 
-def taken(pids: Iterable[int], *, proc: Path = PROC) -> Taken:
-    """What those of the processes that are still there take."""
-    each = [one for pid in pids if (one := _taken(proc / str(pid))) is not None]
+def _children(process: Path) -> list[int] | None:
+    """As each of its threads tells; None where this system does not tell it."""
+    try:
+        files = [thread / "children" for thread in (process / "task").iterdir()]
+    except OSError:  # gone
+        return []
+    if files and not files[0].exists():
+        return None
+    return [int(child) for file in files for child in _text(file).split()]
+
+
+def _by_parent(proc: Path) -> dict[int, list[int]]:
+    """All processes of the machine: a millisecond for a hundred."""
+    found: dict[int, list[int]] = {}
+    for entry in proc.iterdir():
+        parent = _stat(entry, 1) if entry.name.isdigit() else None
+        if parent is not None:
+            found.setdefault(parent, []).append(int(entry.name))
+    return found
+
+
+def taken(pids: Iterable[int], *, with_pss: bool = True, proc: Path = PROC) -> Taken:
+    """What those of the processes that are still there take.
+
+    The system walks all pages of a process for `with_pss`, and keeps it from mapping memory meanwhile.
+    """
+    found = (_taken(proc / str(pid), with_pss=with_pss) for pid in pids)
+    each = [one for one in found if one is not None]
     pss = [one.pss_bytes for one in each if one.pss_bytes is not None]
     files = [one.n_files for one in each if one.n_files is not None]
     return Taken(
         n_processes=len(each),
         cpu_s=sum(one.cpu_s for one in each),
         rss_bytes=sum(one.rss_bytes for one in each),
-        pss_bytes=sum(pss) if len(pss) == len(each) else None,
+        pss_bytes=sum(pss) if pss and len(pss) == len(each) else None,
         n_threads=sum(one.n_threads for one in each),
         n_files=sum(files) if len(files) == len(each) else None,
     )
@@ -139,7 +165,7 @@ def _number(text: str) -> float | None:
         return None
 
 
-def _taken(process: Path) -> Taken | None:
+def _taken(process: Path, *, with_pss: bool) -> Taken | None:
     cpu_s = _cpu_s(process)
     status = _text(process / "status")
     if cpu_s is None or not status:
@@ -148,7 +174,7 @@ def _taken(process: Path) -> Taken | None:
         n_processes=1,
         cpu_s=cpu_s,
         rss_bytes=_kilobytes(status, "VmRSS:") or 0,
-        pss_bytes=_kilobytes(_text(process / "smaps_rollup"), "Pss:"),
+        pss_bytes=_kilobytes(_text(process / "smaps_rollup"), "Pss:") if with_pss else None,
         n_threads=_stat(process, 17) or 0,
         n_files=_n_entries(process / "fd"),
     )

@@ -16,7 +16,6 @@ _LABEL = re.compile(r'([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"')
 QUEUE_DEPTH = ("num_requests_waiting", "num_queue_reqs", "requests_deferred", "queue_size")
 RUNNING = ("num_requests_running", "num_running_reqs", "requests_processing")
 KV_USED = ("kv_cache_usage_perc", "gpu_cache_usage_perc", "token_usage", "kv_cache_usage_ratio")
-_PREFIX = re.compile(r"^(?:.*:|liveedge_)")
 # Kept as they are, summed over their labels: few, since every look writes them.
 KEPT = frozenset(
     {
@@ -36,20 +35,15 @@ KEPT = frozenset(
     }
 )
 _SPLIT_BY = {"encoder_groups_total": "cache", "budget_used": "of"}  # labels that stay apart
+_LOOKED_AT = frozenset({*QUEUE_DEPTH, *RUNNING, *KV_USED, *KEPT, *_SPLIT_BY})
 
 
 def parsed(text: str) -> Iterator[Series]:
     """Every sample that is a number; what is no sample (comments, nonsense) is passed over."""
     for line in text.splitlines():
-        match = None if line.startswith("#") else _LINE.match(line)
-        if match is None:
-            continue
-        try:
-            value = float(match[3])
-        except ValueError:
-            continue
-        if math.isfinite(value):
-            yield match[1], dict(_LABEL.findall(match[2] or "")), value
+        series = _series(line)
+        if series is not None:
+            yield series
 
 
 def looked_at(text: str) -> dict[str, float]:
@@ -58,8 +52,12 @@ def looked_at(text: str) -> dict[str, float]:
     A series per engine or model is summed; shares take the largest.
     """
     found: dict[str, float] = {}
-    for name, labels, value in parsed(text):
-        short = _PREFIX.sub("", name)
+    for line in text.splitlines():
+        short = _short(line)
+        series = _series(line) if short in _LOOKED_AT else None
+        if series is None:
+            continue
+        _, labels, value = series
         if short in _SPLIT_BY:
             short = f"{short}_{labels.get(_SPLIT_BY[short], '')}"
         for known, names in (("queue_depth", QUEUE_DEPTH), ("running", RUNNING)):
@@ -70,6 +68,24 @@ def looked_at(text: str) -> dict[str, float]:
         elif short in KEPT:
             found[short] = found.get(short, 0.0) + value
     return found
+
+
+def _short(line: str) -> str:
+    """The name without its prefix. Cheap: most lines are of no interest."""
+    name = line.partition("{")[0].partition(" ")[0]
+    return name.rpartition(":")[2].removeprefix("liveedge_")
+
+
+def _series(line: str) -> Series | None:
+    match = None if line.startswith("#") else _LINE.match(line)
+    if match is None:
+        return None
+    try:
+        value = float(match[3])
+    except ValueError:
+        return None
+    labels = dict(_LABEL.findall(match[2] or ""))
+    return (match[1], labels, value) if math.isfinite(value) else None
 
 
 def summed(series: Iterable[Series]) -> dict[str, float]:

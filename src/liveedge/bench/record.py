@@ -72,11 +72,43 @@ class Record:
 
 
 _NAMES = frozenset(one.name for one in fields(Record))
+MAX_NUMBER = 1 << 60  # above it nothing is a moment or a count
+_OF = {  # what JSON gives for an annotation; a float may be written as a whole number
+    "int": (int,),
+    "bool": (bool,),
+    "str": (str,),
+    "float": (float, int),
+    "Outcome": (str,),
+    "Sequence[float]": (list, tuple),
+    "Mapping[str, float]": (dict,),
+    "Sequence[Mapping[str, Any]]": (list, tuple),
+}
+_KINDS: Mapping[str, Sequence[type]] = {
+    one.name: (
+        *_OF[str(one.type).removesuffix(" | None")],
+        *((type(None),) if str(one.type).endswith("| None") else ()),
+    )
+    for one in fields(Record)
+}
 
 
 def record_of(row: Mapping[str, Any]) -> Record:
-    """A record from its line; keys of a newer version are left out."""
-    return Record(**{key: value for key, value in row.items() if key in _NAMES})
+    """A record from its line; keys of a newer version are left out. Raises ValueError for what a
+    record cannot hold."""
+    record = Record(**{key: value for key, value in row.items() if key in _NAMES})
+    for name, kinds in _KINDS.items():
+        value = getattr(record, name)
+        if type(value) not in kinds or (type(value) is int and abs(value) > MAX_NUMBER):
+            raise ValueError(f"{name} is {str(value)[:40]!r}")
+    if record.outcome not in OUTCOMES:
+        raise ValueError(f"outcome is {record.outcome[:40]!r}; one of {', '.join(OUTCOMES)}")
+    for name, values in (
+        ("content_s", record.content_s),
+        ("timings_ms", record.timings_ms.values()),
+    ):
+        if not all(type(value) in (int, float) for value in values):
+            raise ValueError(f"{name} holds what is no number")
+    return record
 
 
 def measured(records: Iterable[Record]) -> Iterator[Record]:

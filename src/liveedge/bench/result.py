@@ -24,6 +24,7 @@ from liveedge.bench.scenario import Scenario, scenario_of
 SCENARIO, ENVIRONMENT = "scenario.json", "environment.json"
 RECORDS, SAMPLES, SUMMARY = "records.jsonl", "samples.jsonl", "summary.json"
 UNJUDGED = "records.unjudged.jsonl"
+HALVES = "backslashreplace"  # of a character, which no UTF-8 has: written as JSON escapes them
 PERCENTS = (50, 90, 95, 99)
 
 
@@ -58,6 +59,18 @@ class Proportion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShareSummary:
+    """The requests of one share of a mix, in one step. All as in the step itself."""
+
+    sent: int
+    outcomes: Mapping[str, int]
+    good: Proportion
+    accuracy: Proportion
+    latencies: Mapping[str, Distribution]
+    with_timeouts: Mapping[str, Distribution]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepSummary:
     """One step of the sweep, all repeats together. Rates are per second, warm-up is left out."""
 
@@ -84,6 +97,7 @@ class StepSummary:
     machine: Mapping[str, Distribution]  # sampled beside: cpu_share, rss_mb, queue_depth, gpu_...
     warnings: Sequence[str] = ()
     invalid: Sequence[str] = ()  # why this step says nothing about the server
+    shares: Mapping[str, ShareSummary] = field(default_factory=dict)  # by name, of a mix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +118,7 @@ class Summary:
     capacity: Mapping[str, float] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        return _finite(asdict(self))
+        return finite(asdict(self))
 
 
 def summary_of(document: Mapping[str, Any]) -> Summary:
@@ -114,16 +128,24 @@ def summary_of(document: Mapping[str, Any]) -> Summary:
 
 
 def _step(document: Mapping[str, Any]) -> StepSummary:
-    by_name = {"latencies", "with_timeouts", "server_ms", "machine"}
-    made: dict[str, Any] = dict(document)
-    for key in by_name:
-        made[key] = {name: Distribution(**one) for name, one in document[key].items()}
+    made = _values(document)
     made["lateness_ms"] = Distribution(**document["lateness_ms"])
-    for key in ("good", "accuracy"):
-        made[key] = Proportion(**document[key])
     kinds = document["accuracy_by_kind"]
     made["accuracy_by_kind"] = {name: Proportion(**one) for name, one in kinds.items()}
+    shares = document.get("shares", {})
+    made["shares"] = {name: ShareSummary(**_values(one)) for name, one in shares.items()}
     return StepSummary(**made)
+
+
+def _values(document: Mapping[str, Any]) -> dict[str, Any]:
+    """With what a step and a share of it have in common."""
+    made: dict[str, Any] = dict(document)
+    for key in ("latencies", "with_timeouts", "server_ms", "machine"):
+        if key in document:
+            made[key] = {name: Distribution(**one) for name, one in document[key].items()}
+    for key in ("good", "accuracy"):
+        made[key] = Proportion(**document[key])
+    return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +161,23 @@ class ResultFolder:
         return self._json(ENVIRONMENT)
 
     def summary(self) -> Summary:
-        return summary_of(self._json(SUMMARY))
+        document = self._json(SUMMARY)
+        try:
+            return summary_of(document)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ResultInvalid(
+                f"{self.path / SUMMARY} holds no summary ({_said(error)}): delete it, and"
+                " `liveedge bench report` makes it again"
+            ) from error
 
     def records(self) -> Iterator[Record]:
-        return map(record_of, self._rows(RECORDS))
+        for number, row in enumerate(self._rows(RECORDS), start=1):
+            try:
+                yield record_of(row)
+            except (TypeError, ValueError, AttributeError) as error:
+                raise ResultInvalid(
+                    f"{self.path / RECORDS}: record {number} is none: {_said(error)}"
+                ) from error
 
     def samples(self) -> Iterator[dict[str, Any]]:
         """Each with `at_s` (clock of the records), `metrics` and `machine`: name to number.
@@ -156,20 +191,20 @@ class ResultFolder:
         return self._rows(SAMPLES)
 
     def write(self, name: str, document: Mapping[str, Any]) -> None:
-        text = json.dumps(_finite(document), indent=1, ensure_ascii=False)
-        (self.path / name).write_text(text + "\n", encoding="utf-8")
+        text = json.dumps(finite(document), indent=1, ensure_ascii=False)
+        (self.path / name).write_text(text + "\n", encoding="utf-8", errors=HALVES)
 
     def append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        with (self.path / name).open("a", encoding="utf-8") as file:
+        with (self.path / name).open("a", encoding="utf-8", errors=HALVES) as file:
             for row in rows:
-                file.write(json.dumps(_finite(row), ensure_ascii=False) + "\n")
+                file.write(json.dumps(finite(row), ensure_ascii=False) + "\n")
 
     def _json(self, name: str) -> dict[str, Any]:
         try:
             document = json.loads((self.path / name).read_text(encoding="utf-8"))
         except OSError as error:
             raise ResultInvalid(f"{self.path / name} cannot be read: {error.strerror}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ResultInvalid(f"{self.path / name} is no JSON: {error}") from error
         if not isinstance(document, dict):
             raise ResultInvalid(f"{self.path / name} holds no object")
@@ -179,21 +214,35 @@ class ResultFolder:
         """Every whole line; one that was being written when the run broke is left out."""
         try:
             with (self.path / name).open(encoding="utf-8") as file:
-                yield from (json.loads(line) for line in file if line.endswith("\n"))
+                for line in file:
+                    if line.endswith("\n"):
+                        yield _row_of(line)
         except OSError as error:
             raise ResultInvalid(f"{self.path / name} cannot be read: {error.strerror}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ResultInvalid(
                 f"{self.path / name} holds a line that is no JSON: {error}"
             ) from error
 
 
-def _finite(value: Any) -> Any:
+def _row_of(line: str) -> dict[str, Any]:
+    row = json.loads(line)
+    if not isinstance(row, dict):
+        raise ValueError(f"{line[:40]!r} is no object")
+    return row
+
+
+def _said(error: Exception) -> str:
+    name = "" if type(error) is ValueError else f"{type(error).__name__}: "
+    return f"{name}{str(error)[:200]}"
+
+
+def finite(value: Any) -> Any:
     """JSON has no nan: what is not known is null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: _finite(inner) for key, inner in value.items()}
+        return {key: finite(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(inner) for inner in value]
+        return [finite(inner) for inner in value]
     return value

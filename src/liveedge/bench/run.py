@@ -12,7 +12,8 @@ import contextlib
 import json
 import math
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TextIO, TypeAlias
 
@@ -23,6 +24,7 @@ from liveedge.bench.interfaces import MediaSource
 from liveedge.bench.record import Record, measured
 from liveedge.bench.result import (
     ENVIRONMENT,
+    HALVES,
     RECORDS,
     SAMPLES,
     SCENARIO,
@@ -50,6 +52,12 @@ class Probe(Protocol):
     async def __call__(self, asker: Asker, source: MediaSource) -> Sequence[Mapping[str, Any]]: ...
 
 
+class Refused(Exception):
+    """The target takes no question of this scenario; the text says what it said."""
+
+
+# Statuses by which a request is refused for what it is, not for the moment at which it comes.
+FOR_GOOD = (400, 401, 403, 404, 405, 413, 415, 422)
 Keep: TypeAlias = Callable[[Mapping[str, Any]], None]  # of a row of samples.jsonl; any thread
 
 
@@ -80,7 +88,8 @@ class Target:
 async def run_scenario(
     scenario: Scenario, folder: ResultFolder, *, target: Target, parts: Parts, clock: Clock
 ) -> Summary:
-    """Run it whole; the folder exists and is empty. Raises what the source or a helper raises."""
+    """Run it whole; the folder exists and is empty. Raises Refused, and what the source or a helper
+    raises."""
     folder.write(SCENARIO, scenario.as_json())
     environment = await parts.environment()
     folder.write(ENVIRONMENT, environment)
@@ -135,6 +144,9 @@ async def _measure(
         parts.say("asking a few requests one by one: cold and warm")
         for row in await parts.probe(asker, parts.source):
             samples.keep(row)
+            for line in lost_in_probe(row):
+                parts.say(line)
+            _fail_if_refused(scenario, row)
     generator = Generator(
         scenario=scenario,
         asker=asker,
@@ -149,10 +161,11 @@ async def _measure(
             await clock.sleep(scenario.load.pause_s)
         run = await generator.run(step)
         samples.keep(run.own)
-        await parts.source.judge(
-            [record for record in run.records if record.index in run.notes], run.notes
-        )
-        records.judged(run.records)
+        sent = [record for record in run.records if record.index in run.notes]
+        try:
+            await parts.source.judge(sent, run.notes)
+        finally:  # a step that was measured is kept, whatever became of the cameras
+            records.judged(run.records)
         parts.say(f"step {number + 1}/{n_steps}: {told(run)}")
 
 
@@ -178,7 +191,7 @@ class RecordLog:
 
     def __enter__(self) -> RecordLog:
         self._folder.append(RECORDS, ())
-        self._unjudged = (self._folder.path / UNJUDGED).open("w", encoding="utf-8")
+        self._unjudged = (self._folder.path / UNJUDGED).open("w", encoding="utf-8", errors=HALVES)
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -208,6 +221,40 @@ def _row(record: Record) -> dict[str, Any]:
     return {name: getattr(record, name) for name in record.__slots__}
 
 
+def lost_in_probe(row: Mapping[str, Any]) -> Iterator[str]:
+    """What went wrong before the first step, for who watches: it is likely to go on."""
+    for record in row.get("records", ()):
+        if record["outcome"] != "ok":
+            what = f"{record['outcome']}: {record['status']} {record['code']}"
+            yield f"{row['name']}: {what}: {record['message']}"
+
+
+def _fail_if_refused(scenario: Scenario, row: Mapping[str, Any]) -> None:
+    """Nothing is measured where the very first request is refused for what it is."""
+    if not str(row.get("name")).startswith("first_request"):
+        return
+    for record in row.get("records", ()):
+        if record["outcome"] == "refused" and record["status"] in FOR_GOOD:
+            raise Refused(
+                f"the first request was refused, as all would be: {record['status']}"
+                f" {record['code']}: {record['message']}{_hint(scenario, record['status'])}"
+            )
+
+
+def _hint(scenario: Scenario, status: int) -> str:
+    """The way out, where one is known."""
+    if status in (401, 403):
+        return f"; the key is read from the variable {scenario.target.api_key_env}"
+    is_clip = any(one.media.frames > 1 and one.media.clip == "video" for one in scenario.shares)
+    if scenario.target.delivery == "data" and is_clip:
+        other = "avi" if scenario.target.video == "jpegs" else "jpegs"
+        return (
+            f"; clips went as target.video = {scenario.target.video!r}: try"
+            f" --set target.video={other} or --set media.clip=images"
+        )
+    return ""
+
+
 def told(run: StepRun) -> str:
     """A step in one line, for who watches."""
     records = list(measured(run.records))
@@ -220,11 +267,19 @@ def told(run: StepRun) -> str:
     )
     ttft = nearest_rank([one.first_content_s - one.due_s for one in ok if one.first_content_s], 95)
     first = "p95 TTFT -" if ttft is None else f"p95 TTFT {ttft * 1000:.0f} ms"
-    failed = len(records) - len(ok)
-    achieved = f"{len(ok) / step.duration_s:.2f}/s"
+    lost = Counter(_lost(one) for one in records if one.outcome != "ok")
+    not_ok = f"{lost.total()} not ok"
+    if lost:
+        not_ok += f", most of them {lost.most_common(1)[0][0]}"
     late_ms, stall_ms = run.own["lateness_ms_max"], run.own["loop_stall_ms_max"]
     own = f"late {late_ms:.0f} ms, stall {stall_ms:.0f} ms, CPU {run.own['cpu_share']:.0%}"
-    return f"{offered}: {len(records)} sent, {achieved}, {first}, {failed} failed (own: {own})"
+    return f"{offered}: {len(records)} sent, {len(ok)} ok, {first}, {not_ok} (own: {own})"
+
+
+def _lost(record: Record) -> str:
+    """As `codes` of a summary has it: the status of what was refused, else how it ended."""
+    first = str(record.status) if record.outcome == "refused" else record.outcome
+    return first if record.code in ("", record.outcome) else f"{first} {record.code}"
 
 
 def nearest_rank(values: Sequence[float], percent: float) -> float | None:

@@ -1,6 +1,6 @@
 """Looks at server and machine beside a run: a row of samples.jsonl each.
 
-Owns    a thread, `bench-sampler`.
+Owns    a thread, `bench-sampler`. A look takes 4 ms of a processor, and what the server needs for /metrics.
 Never   breaks a run: what cannot be read is left out, counted, and told at the end (`trouble`).
 """
 
@@ -21,8 +21,10 @@ from liveedge.core.clock import Clock
 from liveedge.core.tasks import OwnedThread
 
 EVERY_S = 1.0
+PSS_EVERY_S = 5.0  # ten milliseconds of a processor for a gigabyte, and the target waits for some
 GPU_EVERY_S = 2.0  # nvidia-smi takes a tenth of a second of a processor
 METRICS_TIMEOUT_S = 2.0
+MAX_METRICS_BYTES = 4 << 20
 GIVE_UP_AFTER = 5  # failures in a row of a server without /metrics: it is asked no more
 _MB = 1 << 20
 
@@ -53,7 +55,7 @@ class Sampler:
         self._thread = OwnedThread("bench-sampler", self._run)
         self._generator: int | None = None
         self._machine = _Machine(looks.pid, clock)
-        self._metrics = _Metrics(looks)
+        self._metrics = _Metrics(looks, clock)
         self._failures: Counter[str] = Counter()
         self.n_rows = 0
 
@@ -87,7 +89,11 @@ class Sampler:
         """One row. Where it cannot be kept, that is counted."""
         at_s = self._clock.monotonic_s() - self._began_s
         machine = self._machine.look(self._generator)
-        row = {"at_s": at_s, "metrics": self._metrics.look(), "machine": machine}
+        row = {
+            "at_s": round(at_s, 3),
+            "metrics": _short(self._metrics.look()),
+            "machine": _short(machine),
+        }
         try:
             self._keep(row)
             self.n_rows += 1
@@ -98,27 +104,43 @@ class Sampler:
 class _Metrics:
     """Of the server."""
 
-    def __init__(self, looks: Looks) -> None:
+    def __init__(self, looks: Looks, clock: Clock) -> None:
+        self._clock = clock
+        self.failures: Counter[str] = Counter()
+        self._in_a_row = 0
         self._url = looks.metrics_url
-        is_local = bool(self._url) and httpx.URL(self._url).host in LOCAL
+        try:
+            is_local = httpx.URL(self._url).host in LOCAL
+        except httpx.InvalidURL:
+            self._url, is_local = "", False
+            self.failures["the URL of /metrics"] += 1
         self._http = httpx.Client(
             headers=dict(looks.headers), timeout=METRICS_TIMEOUT_S, trust_env=not is_local
         )
-        self._in_a_row = 0
-        self.failures: Counter[str] = Counter()
 
     def look(self) -> dict[str, float]:
         if not self._url or self._in_a_row >= GIVE_UP_AFTER:
             return {}
         try:
-            answer = self._http.get(self._url)
-            answer.raise_for_status()
+            text = self._text()
         except (httpx.HTTPError, httpx.InvalidURL):
             self._in_a_row += 1
             self.failures["/metrics"] += 1
             return {}
         self._in_a_row = 0
-        return prometheus.looked_at(answer.text)
+        return prometheus.looked_at(text)
+
+    def _text(self) -> str:
+        """Within bounds of size and time, whatever the server sends. Raises httpx.HTTPError."""
+        body = bytearray()
+        until_s = self._clock.monotonic_s() + METRICS_TIMEOUT_S
+        with self._http.stream("GET", self._url) as answer:
+            answer.raise_for_status()
+            for piece in answer.iter_bytes():
+                body += piece
+                if len(body) > MAX_METRICS_BYTES or self._clock.monotonic_s() > until_s:
+                    raise httpx.ReadTimeout("too long, or too slow")
+        return bytes(body).decode(errors="replace")
 
     def close(self) -> None:
         self._http.close()
@@ -131,6 +153,7 @@ class _Machine:
         self._pid, self._clock = pid, clock
         self._ticks = processes.machine_ticks()
         self._cpu: dict[str, tuple[float, float]] = {}  # name: when, how much
+        self._pss_at_s = float("-inf")
         self._has_gpu = True
         self._gpu: dict[str, float] = {}
         self._gpu_at_s = float("-inf")
@@ -155,7 +178,11 @@ class _Machine:
         tree = processes.process_tree(self._pid)
         if not tree:
             return {}
-        took = processes.taken(tree)
+        now_s = self._clock.monotonic_s()
+        with_pss = now_s - self._pss_at_s >= PSS_EVERY_S
+        if with_pss:
+            self._pss_at_s = now_s
+        took = processes.taken(tree, with_pss=with_pss)
         return {
             "target_cpu_cores": self._rate("target", took.cpu_s),
             "rss_mb": took.rss_bytes / _MB,
@@ -182,6 +209,11 @@ class _Machine:
         if before is None or now_s <= before[0] or used_s < before[1]:
             return None
         return (used_s - before[1]) / (now_s - before[0])
+
+
+def _short(values: Mapping[str, float]) -> dict[str, float]:
+    """As many digits as mean something: a run of minutes has thousands of these."""
+    return {name: round(value, 4 if abs(value) < 10 else 1) for name, value in values.items()}
 
 
 def _gpu_row(seen: list[processes.Gpu]) -> dict[str, float]:

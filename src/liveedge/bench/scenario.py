@@ -86,7 +86,7 @@ class Questions:
     max_tokens: int = 32
     temperature: float = 0.0
     stream: bool = True
-    threads: Threads = "fresh"  # related: one thread_id per source
+    threads: Threads = "fresh"  # related: one thread_id per source, where streams are asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

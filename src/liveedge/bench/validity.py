@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from liveedge.bench import stats
-from liveedge.bench.capacity import UNSTEADY
+from liveedge.bench.capacity import LOST_SHARE, UNSTEADY
 from liveedge.bench.record import Record, measured
 from liveedge.bench.result import StepSummary
 from liveedge.bench.scenario import Scenario
@@ -29,6 +29,8 @@ TREND = 0.6  # rank correlation of time and latency that is no wave any more
 GROWTH = 1.3  # of the median, from the first half of a step to the second
 FEWEST_OF_COURSE = 20  # answers of which a trend says anything
 DISAGREE = 1.05
+CODES_NAMED = 3
+INGEST_MS = 1000.0  # by which a server may date a frame later than it was taken, and be honest
 UNDECIDED_SHARE = 0.2  # of the answers whose truth may be undecidable
 DEVIATIONS = 4.0  # of a Poisson count that a schedule's may be away from its mean
 
@@ -49,8 +51,16 @@ class StepFacts:
 
 def judge_step(step: StepSummary, facts: StepFacts) -> StepSummary:
     """The step with its reasons and warnings."""
-    invalid = [*_not_sent(step), *_late(step), *_slow_generator(step, facts), *_schedule(step)]
+    invalid = [
+        *_not_sent(step),
+        *_late(step),
+        *_slow_generator(step, facts),
+        *_schedule(step),
+        *_unmeasured(step),
+        *_broken_off(facts),
+    ]
     warnings = [
+        *_lost(step),
         *_unsteady(facts),
         *_too_few(step),
         *_queueing(step),
@@ -69,7 +79,7 @@ def judge_run(
     if len(steps) < scenario.n_steps:
         invalid.append(f"the run has {len(steps)} of {scenario.n_steps} steps: it broke off")
     warnings = [f"step {step.step}: {warning}" for step in steps for warning in step.warnings]
-    return invalid, [*_clock(steps, clock), *warnings]
+    return invalid, [*_clock(steps, clock), *_evidence(steps, clock), *warnings]
 
 
 def _not_sent(step: StepSummary) -> Iterator[str]:
@@ -123,6 +133,32 @@ def _schedule(step: StepSummary) -> Iterator[str]:
         f"{step.sent} requests were due in {step.seconds:.1f} s, {due:.0f} are {step.offered_per_s:g} per"
         " second: the schedule was not carried out"
     )
+
+
+def _unmeasured(step: StepSummary) -> Iterator[str]:
+    if not step.sent:
+        yield (
+            "no request was due in the measured time: in a closed loop, every worker still waited for an"
+            " answer of the warm-up; make load.duration_s longer than load.timeout_s"
+        )
+
+
+def _lost(step: StepSummary) -> Iterator[str]:
+    """Whoever refuses most requests can be quick with the rest."""
+    lost = step.sent - step.outcomes["ok"]
+    if not step.sent or lost <= LOST_SHARE * step.sent:
+        return
+    codes = ", ".join(f"{count} {code}" for code, count in list(step.codes.items())[:CODES_NAMED])
+    yield (
+        f"requests without an answer: {lost} of {step.sent} ({codes}); latencies are of the others, which"
+        " a server keeps short by refusing"
+    )
+
+
+def _broken_off(facts: StepFacts) -> Iterator[str]:
+    repeats = facts.scenario.load.repeats
+    if len(facts.windows) < repeats:
+        yield f"it has {len(facts.windows)} of {repeats} repeats: the run broke off"
 
 
 def _unsteady(facts: StepFacts) -> Iterator[str]:
@@ -239,6 +275,27 @@ def _clock(steps: Sequence[StepSummary], clock: Mapping[str, float]) -> Iterator
         f"the server's clock is known to {uncertainty:.0f} ms only: freshness by its evidence is no"
         " better than that"
     )
+
+
+def _evidence(steps: Sequence[StepSummary], clock: Mapping[str, float]) -> Iterator[str]:
+    """What cannot be true of the moments of frames, however far the clocks may be from each other."""
+    uncertainty = clock.get("uncertainty_ms", math.inf)
+    for step in steps:
+        said, known = (step.latencies.get(name) for name in ("freshness_ms", "known_freshness_ms"))
+        for name, one in (("freshness_ms", said), ("known_freshness_ms", known)):
+            if one is not None and one.low is not None and one.low < -uncertainty:
+                yield (
+                    f"step {step.step}: evidence from the future: the least {name} is {one.low:.0f} ms, so"
+                    " the server's evidence is wrong, or a clock was set during the run"
+                )
+        if said is None or known is None:
+            continue
+        younger = known.percentiles["p50"] - said.percentiles["p50"]
+        if younger > INGEST_MS + uncertainty:
+            yield (
+                f"step {step.step}: the server dates its frames {younger:.0f} ms later than they were"
+                " taken (medians): believe known_freshness_ms, not freshness_ms"
+            )
 
 
 def _share_of_median(step: StepSummary, share: float, floor_ms: float) -> float:

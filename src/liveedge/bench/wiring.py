@@ -14,22 +14,32 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from liveedge.bench.answers import decoded
 from liveedge.bench.clocks import LOCAL, measure_clock
 from liveedge.bench.cold import ColdProbe
 from liveedge.bench.connections import dial_to
+from liveedge.bench.documents import told
 from liveedge.bench.environment import Started, describe, with_clock_after
 from liveedge.bench.measures import summarise_folder
 from liveedge.bench.report.write import write_report
-from liveedge.bench.result import ResultFolder, Summary
-from liveedge.bench.run import Keep, Parts, Target, run_scenario
+from liveedge.bench.result import RECORDS, ResultFolder, Summary
+from liveedge.bench.run import Keep, Parts, Refused, Target, run_scenario
 from liveedge.bench.sampling import Looks, Sampler
-from liveedge.bench.scenario import Scenario
+from liveedge.bench.scenario import Scenario, ScenarioInvalid
 from liveedge.bench.sources.choose import Cameras, media_source
 from liveedge.bench.sources.streams import SourceFailed
 from liveedge.core.clock import Clock
 
 MODELS_TIMEOUT_S = 30.0
-__all__ = ["Asked", "RunFailed", "SourceFailed", "new_folder", "overrides_of", "run"]
+__all__ = [
+    "Asked",
+    "RunFailed",
+    "SourceFailed",
+    "new_folder",
+    "overrides_of",
+    "run",
+    "what_is_left",
+]
 
 
 class RunFailed(Exception):
@@ -65,7 +75,7 @@ async def run(scenario: Scenario, folder: ResultFolder, asked: Asked, clock: Clo
     try:
         dial = dial_to(scenario.target.base_url, httpx.create_ssl_context())
     except ValueError as error:
-        raise RunFailed(f"target.base_url: {error}") from error
+        raise ScenarioInvalid(f"target.base_url: {error}") from error
     async with _http(scenario, api_key) as http:
         model = scenario.target.model or await _first_model(http)
         scenario = replace(scenario, target=replace(scenario.target, model=model))
@@ -77,8 +87,18 @@ async def run(scenario: Scenario, folder: ResultFolder, asked: Asked, clock: Clo
         gc.freeze()  # what was imported is not looked through again while answers are timed
         try:
             return await run_scenario(scenario, folder, target=target, parts=parts, clock=clock)
+        except (Refused, SourceFailed) as error:
+            raise RunFailed(f"{error}{what_is_left(folder)}") from error
         finally:
             gc.unfreeze()
+
+
+def what_is_left(folder: ResultFolder) -> str:
+    """How to come to the figures of steps that were measured before a run broke off."""
+    records = folder.path / RECORDS
+    if not records.exists() or not records.stat().st_size:
+        return ""
+    return f"; `liveedge bench report {folder.path}` makes the figures of what was measured"
 
 
 class _Parts:
@@ -150,14 +170,17 @@ async def _first_model(http: httpx.AsyncClient) -> str:
     """The first that is ready."""
     where = f"{http.base_url}models"
     try:
-        answer = await http.get("models")
-        answer.raise_for_status()
-        models = answer.json()["data"]
+        answer = await told(http, "models")
+        if answer.status != httpx.codes.OK:
+            raise RunFailed(
+                f"{where} answered {answer.status}; is the server up, and the key right?"
+            )
+        models = decoded(answer.text)["data"]
         names = [str(one["id"]) for one in models if one.get("status", "ready") == "ready"]
     except httpx.HTTPError as error:
         reason = str(error) or type(error).__name__
         raise RunFailed(f"{where}: {reason}; is the server up?") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise RunFailed(f"{where} names no models: set target.model") from error
     if not names:
         raise RunFailed(f"none of the {len(models)} models at {where} is ready")
@@ -165,12 +188,14 @@ async def _first_model(http: httpx.AsyncClient) -> str:
 
 
 def overrides_of(settings: Sequence[str]) -> dict[str, Any]:
-    """`load.duration_s=5` as in TOML; what is no TOML value is a text. Raises RunFailed."""
+    """`load.duration_s=5` as in TOML; what is no TOML value is a text. Raises ScenarioInvalid."""
     found = {}
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not key or not equals:
-            raise RunFailed(f"--set {setting}: it must be KEY=VALUE, such as load.duration_s=5")
+            raise ScenarioInvalid(
+                f"--set {setting}: it must be KEY=VALUE, such as load.duration_s=5"
+            )
         found[key.strip()] = _toml_value(text.strip())
     return found
 

@@ -33,6 +33,7 @@ def add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     _add_run(parts)
     _add_compare(parts)
     _add_report(parts)
+    _add_envelope(parts)
 
 
 def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -48,7 +49,14 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     run.add_argument(
         "--out", type=Path, metavar="FOLDER", help="default: a new one in bench-results"
     )
-    run.add_argument(
+    _add_target(run)
+    run.add_argument("--json", action="store_true", help="end with the summary as a line of JSON")
+    run.set_defaults(command=later("run", "run"))
+
+
+def _add_target(command: argparse.ArgumentParser) -> None:
+    """What is run against which server."""
+    command.add_argument(
         "--set",
         action="append",
         default=[],
@@ -56,18 +64,48 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         dest="settings",
         help="a key of the scenario, such as load.duration_s=5; may be repeated",
     )
-    run.add_argument("--base-url", metavar="URL", help="instead of target.base_url")
-    run.add_argument("--model", metavar="ID", help="instead of target.model")
-    run.add_argument(
+    command.add_argument("--base-url", metavar="URL", help="instead of target.base_url")
+    command.add_argument("--model", metavar="ID", help="instead of target.model")
+    command.add_argument(
         "--pid", type=int, metavar="N", help="of a server on this machine, to sample its processes"
     )
-    run.add_argument(
+    command.add_argument(
         "--start-server",
         metavar="FLAGS",
         help="start `liveedge serve FLAGS` for this run, measure its start too, and end it",
     )
-    run.add_argument("--json", action="store_true", help="end with the summary as a line of JSON")
-    run.set_defaults(command=later("run", "run"))
+
+
+def _add_envelope(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """`liveedge bench envelope`."""
+    envelope = commands.add_parser(
+        "envelope",
+        help="the smallest picture and number of frames whose answers are right often enough",
+        description="Run a scenario in a closed loop at each size and number of frames, from the smallest"
+        " up, until every kind of question is answered well enough; say which is the smallest, and what"
+        " it costs. Each run is a result in a folder of its own. Exit status: 0 found for every kind; 1 a"
+        " run failed; 2 the scenario is wrong; 4 some kind did not reach it.",
+    )
+    envelope.add_argument("scenario", type=Path, metavar="BASE", help="a TOML file")
+    envelope.add_argument("--sizes", required=True, metavar="WxH,...", help="as 284x160,426x240")
+    envelope.add_argument(
+        "--frames", default="1", metavar="N,...", help="as 1,2,4,8 (default: %(default)s)"
+    )
+    envelope.add_argument(
+        "--threshold", type=float, default=0.9, metavar="SHARE", help="(default: %(default)s)"
+    )
+    envelope.add_argument(
+        "--by",
+        choices=("lower", "point"),
+        default="lower",
+        help="what has to reach it: the lower end of the 95 %% interval, or the share itself"
+        " (default: %(default)s)",
+    )
+    envelope.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="default: a new one in bench-results"
+    )
+    _add_target(envelope)
+    envelope.set_defaults(command=later("envelope", "envelope"))
 
 
 def _add_compare(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -123,7 +161,8 @@ SOAK_HELP = {
     "loss_for_s": "for so long",
     "flap_every_s": "a camera reconnects several times within seconds",
     "flaps": "how often",
-    "kill_every_s": "kill -9 of the engine's process",
+    "kill_every_s": "kill -9 of the engine's process, three times; the fourth lives five times as long",
+    "rest_real_s": "real time at the end in which what is in progress may end",
 }
 
 

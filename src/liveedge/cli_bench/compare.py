@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 
 from liveedge.bench.compare import NotComparable
 from liveedge.bench.figures import NoSuchFigure
 from liveedge.bench.gate import GateInvalid, hold, load_gate
 from liveedge.bench.result import ResultFolder, ResultInvalid
 from liveedge.bench.scenario import ScenarioInvalid
+from liveedge.cli_bench.telling import printable, say
 
 GATE_FAILED = 4
 
@@ -24,7 +24,7 @@ def compare(options: argparse.Namespace) -> int:
             anyway=options.anyway,
         )
     except (ResultInvalid, ScenarioInvalid, NotComparable, GateInvalid, NoSuchFigure) as error:
-        print(f"liveedge: {error}", file=sys.stderr)
+        say(f"liveedge: {error}")
         return 1
-    print(json.dumps(found.as_json(), indent=1) if options.json else found.as_markdown())
+    print(json.dumps(found.as_json(), indent=1) if options.json else printable(found.as_markdown()))
     return 0 if found.passed else GATE_FAILED

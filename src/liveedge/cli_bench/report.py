@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from liveedge.bench.report.write import write_comparison, write_report
 from liveedge.bench.result import ResultFolder, ResultInvalid
 from liveedge.bench.scenario import ScenarioInvalid
+from liveedge.cli_bench.telling import say
 
 
 def report(options: argparse.Namespace) -> int:
@@ -19,7 +19,7 @@ def report(options: argparse.Namespace) -> int:
         else:
             written = write_report(folder)
     except (ResultInvalid, ScenarioInvalid) as error:
-        print(f"liveedge: {error}", file=sys.stderr)
+        say(f"liveedge: {error}")
         return 1
     for path in written:
         print(path)

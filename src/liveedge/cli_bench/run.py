@@ -17,6 +17,7 @@ from liveedge.bench import wiring
 from liveedge.bench.cold import started_ms
 from liveedge.bench.result import ResultFolder, Summary
 from liveedge.bench.scenario import Scenario, ScenarioInvalid, load_scenario
+from liveedge.cli_bench.telling import say
 from liveedge.client.local_server import ServerFailed, running_server
 from liveedge.core.clock import Clock, SystemClock
 
@@ -26,29 +27,30 @@ INVALID = 3  # the generator was the bottleneck: the figures say nothing about t
 def run(options: argparse.Namespace) -> int:
     clock = SystemClock()
     try:
-        scenario = load_scenario(options.scenario, _overrides(options, wiring.overrides_of))
+        scenario = load_scenario(options.scenario, overrides(options, wiring.overrides_of))
         folder = wiring.new_folder(options.out, scenario.name, clock)
-        with _server(options.start_server, scenario, clock) as (scenario, started_ms):
+        with server_for(options.start_server, scenario, clock) as (scenario, started_ms):
             asked = wiring.Asked(
                 command=["liveedge", *sys.argv[1:]],
                 variables=os.environ,
                 started_ms=started_ms,
-                say=_say,
+                say=say,
             )
             summary = asyncio.run(wiring.run(scenario, folder, asked, clock))
     except ScenarioInvalid as error:
-        print(f"liveedge: {error}", file=sys.stderr)
+        say(f"liveedge: {error}")
         return 2
     except (wiring.RunFailed, wiring.SourceFailed, ServerFailed) as error:
-        print(f"liveedge: {error}", file=sys.stderr)
+        say(f"liveedge: {error}")
         return 1
     _end(folder, summary, as_json=options.json)
     return 0 if summary.valid else INVALID
 
 
-def _overrides(
+def overrides(
     options: argparse.Namespace, read: Callable[[list[str]], dict[str, Any]]
 ) -> dict[str, Any]:
+    """What the command line changes in the scenario."""
     flags = {
         "target.base_url": options.base_url,
         "target.model": options.model,
@@ -60,28 +62,24 @@ def _overrides(
 
 
 @contextlib.contextmanager
-def _server(
+def server_for(
     flags: str | None, scenario: Scenario, clock: Clock
 ) -> Iterator[tuple[Scenario, Mapping[str, float]]]:
     """A server for this run, where one is asked for; the scenario is aimed at it."""
     if flags is None:
         yield scenario, {}
         return
-    _say(f"starting liveedge serve {flags}")
+    say(f"starting liveedge serve {flags}")
     with running_server(model=None, port=None, clock=clock, flags=shlex.split(flags)) as started:
         target = replace(scenario.target, base_url=f"{started.url}/v1", pid=started.pid)
         yield replace(scenario, target=target), started_ms(started)
 
 
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 def _end(folder: ResultFolder, summary: Summary, *, as_json: bool) -> None:
     for reason in summary.invalid:
-        _say(f"invalid: {reason}")
+        say(f"invalid: {reason}")
     for warning in summary.warnings:
-        _say(f"warning: {warning}")
+        say(f"warning: {warning}")
     print(folder.path)
     if as_json:
         print(json.dumps(summary.as_json(), ensure_ascii=False))

@@ -32,6 +32,7 @@ from liveedge.media.orientation import orientation_of
 from liveedge.media.structure import excess_of
 
 PictureFormat: TypeAlias = Literal["jpeg", "png"]
+STRIP_BYTES = 2**20  # of a picture that are copied at once: a frame of most cameras is one strip
 
 
 class _Jpeg(JpegImageFile):
@@ -158,7 +159,24 @@ def _rgb(image: Image.Image) -> NDArray[np.uint8]:
         image = _on_white(image.convert("RGBA"))
     elif image.mode != "RGB":
         image = image.convert("RGB")
-    return np.array(image, dtype=np.uint8)
+    return _as_array(image)
+
+
+def _as_array(image: Image.Image) -> NDArray[np.uint8]:
+    """Its pixels, a strip at a time.
+
+    Pillow hands a whole picture over in pieces of 64 KB: those of a large one take as much of the
+    heap as the picture, all at once, and what is allocated above them keeps the heap from shrinking.
+    """
+    pixels = np.empty((image.height, image.width, 3), np.uint8)
+    rows = max(1, STRIP_BYTES // (3 * image.width))
+    if rows >= image.height:
+        pixels[:] = np.asarray(image)
+        return pixels
+    for top in range(0, image.height, rows):
+        strip = image.crop((0, top, image.width, min(top + rows, image.height)))
+        pixels[top : top + rows] = np.asarray(strip)
+    return pixels
 
 
 def _on_white(rgba: Image.Image) -> Image.Image:

@@ -119,6 +119,8 @@ def _latency(run: RunView) -> Fact | None:
     one = step.latencies.get(fresh) if fresh else None
     if one and "p95" in one.percentiles:
         parts.append(f"freshness p95 {duration(one.percentiles['p95'])}")
+    if lost := not_ok(step):
+        parts.append(f"without the {percent(lost)} that got no answer")
     return Fact(
         name=f"TTFT p95 at {run.step_name(step)}",
         value=duration(ttft.percentiles["p95"]),

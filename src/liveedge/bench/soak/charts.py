@@ -13,6 +13,7 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 14, 12, 26
 SPARK_WIDTH, SPARK_HEIGHT = 150, 28
 N_TICKS = 4
 MOST_POINTS = 700  # of a line: more are not seen
+MOST_DOTS = 160
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 T = TypeVar("T")
@@ -86,21 +87,17 @@ def spark(settling: Sequence[Point], points: Sequence[Point], *, end_s: float) -
     low, high = min(values), max(values)
     height = (high - low) or 1.0
 
-    def place(at_s: float, value: float) -> str:
-        x = SPARK_WIDTH * at_s / max(end_s, 1.0)
-        return f"{x:.1f},{SPARK_HEIGHT - 2 - (SPARK_HEIGHT - 4) * (value - low) / height:.1f}"
+    def dots(kind: str, some: Sequence[Point]) -> str:
+        path = "".join(
+            f"M{SPARK_WIDTH * at_s / max(end_s, 1.0):.0f}"
+            f" {SPARK_HEIGHT - 2 - (SPARK_HEIGHT - 4) * (value - low) / height:.1f}h0"
+            for at_s, value, _ in _thin(some, MOST_DOTS)
+        )
+        return f'<path class="{kind}" d="{path}"/>' if path else ""
 
-    pale = "".join(
-        f'<circle class="pale" cx="{x}" cy="{y}" r="1"/>'
-        for x, y in (place(at_s, value).split(",") for at_s, value, _ in _thin(settling))
-    )
-    dots = "".join(
-        f'<circle class="dot" cx="{x}" cy="{y}" r="1"/>'
-        for x, y in (place(at_s, value).split(",") for at_s, value, _ in _thin(points))
-    )
     return (
         f'<svg class="spark" viewBox="0 0 {SPARK_WIDTH} {SPARK_HEIGHT}" aria-hidden="true">'
-        f"{pale}{dots}</svg>"
+        f"{dots('pale', settling)}{dots('dot', points)}</svg>"
     )
 
 
@@ -144,12 +141,12 @@ def _marked(axes: _Axes, marks: Sequence[Mark]) -> Iterator[str]:
 def _paths(axes: _Axes, points: Sequence[Point]) -> Iterator[str]:
     """One path per group."""
     groups: dict[Hashable, list[Point]] = {}
-    for point in _thin(points):
+    for point in _thin(points, MOST_POINTS):
         groups.setdefault(point[2], []).append(point)
     for group in groups.values():
         steps = [f"{axes.x(at_s):.1f} {axes.y(value):.1f}" for at_s, value, _ in group]
         yield "M" + "L".join(steps) + ("h0.1" if len(steps) == 1 else "")
 
 
-def _thin(points: Sequence[T]) -> Sequence[T]:
-    return points[:: max(1, len(points) // MOST_POINTS)]
+def _thin(points: Sequence[T], most: int) -> Sequence[T]:
+    return points[:: max(1, len(points) // most)]

@@ -3,38 +3,35 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from collections.abc import Mapping
 from typing import Any
 
 import httpx
 
+from liveedge.bench.processes import gpus
 from liveedge.bench.soak import processes
 from liveedge.bench.soak.place import Place
 
 TIMEOUT_S = 30.0
-GPU_TIMEOUT_S = 10.0
-GPU_QUERY = ("--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits")
+CONSTANT = ("liveedge_planned_bytes", "liveedge_build_info")
 _TYPE = re.compile(r"# TYPE (\S+) (\S+)")
 _SAMPLE = re.compile(r"([a-zA-Z_:][\w:]*)(\{.*\})? (\S+)")
 
 
 def look_on(place: Place) -> None:
     """Until the run is over."""
-    smi = shutil.which("nvidia-smi")
     with httpx.Client(base_url=place.url, trust_env=False, timeout=TIMEOUT_S) as http:
         for _ in place.ticks("look", place.options.look_every_s):
-            look(place, http, smi)
+            look(place, http)
 
 
 def look_at_rest(place: Place) -> None:
     """The last line of a run: nobody asks any more, and nothing may be in progress."""
     with httpx.Client(base_url=place.url, trust_env=False, timeout=TIMEOUT_S) as http:
-        look(place, http, shutil.which("nvidia-smi"), what="rest")
+        look(place, http, what="rest")
 
 
-def look(place: Place, http: httpx.Client, smi: str | None, *, what: str = "look") -> None:
+def look(place: Place, http: httpx.Client, *, what: str = "look") -> None:
     """One line with everything; with what could be had where the server did not answer."""
     fields: dict[str, Any] = {"machine": processes.machine()}
     if place.pid is not None:
@@ -42,8 +39,8 @@ def look(place: Place, http: httpx.Client, smi: str | None, *, what: str = "look
             role: [processes.as_json(one) for one in found]
             for role, found in processes.of_server(place.pid).items()
         }
-    if smi is not None:
-        fields["gpu_mb"] = _gpu_mb(smi)
+    if seen_gpus := gpus():
+        fields["gpu_mb"] = sum(gpu.memory_used_mb or 0.0 for gpu in seen_gpus)
     try:
         fields["gauges"], fields["totals"] = metrics(http.get("/metrics").raise_for_status().text)
         listed = http.get("/v1beta/streams").raise_for_status().json()["data"]
@@ -68,6 +65,8 @@ def metrics(text: str) -> tuple[dict[str, float], dict[str, float]]:
             kinds[named[1]] = named[2]
         elif sample := _SAMPLE.fullmatch(line):
             name, key = sample[1], sample[1] + (sample[2] or "")
+            if name in CONSTANT:
+                continue
             if kinds.get(name) == "gauge":
                 gauges[key] = float(sample[3])
             elif not name.endswith("_bucket"):
@@ -100,14 +99,3 @@ def adds_up(stream: Mapping[str, Any]) -> bool:
     return bool(
         kept + gone == stream["last_frame_index"] + 1 and stream["stream_time_ms"] == span_ms
     )
-
-
-def _gpu_mb(smi: str) -> float | None:
-    """Memory that all programs together hold on the machine's GPUs; None where it is not told."""
-    try:
-        told = subprocess.run(
-            [smi, *GPU_QUERY], capture_output=True, text=True, timeout=GPU_TIMEOUT_S, check=True
-        ).stdout
-        return sum(float(line.split(",")[1]) for line in told.splitlines() if line.strip())
-    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
-        return None

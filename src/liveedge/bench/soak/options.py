@@ -48,6 +48,7 @@ class SoakOptions:
     flap_every_s: float = 300.0
     flaps: int = 5
     kill_every_s: float = 600.0
+    rest_real_s: float = 10.0  # at the end: for what was in progress when everybody left
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

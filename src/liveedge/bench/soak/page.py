@@ -15,6 +15,7 @@ from liveedge.bench.soak.series import (
     SETTLE_SHARE,
     Series,
     cores,
+    loads,
     quantile,
     series,
 )
@@ -43,7 +44,7 @@ figure{margin:0 0 22px}figcaption{font-weight:600;margin-bottom:4px}svg{width:10
 .spark{width:150px;height:28px}.grid{stroke:var(--rule)}.mark{stroke:var(--soft);stroke-dasharray:2 3;opacity:.6}
 .tick{fill:var(--soft);font:11px system-ui,sans-serif}.line{fill:none;stroke-width:1.5;stroke-linejoin:round}
 .c0{stroke:var(--c0)}.c1{stroke:var(--c1)}.c2{stroke:var(--c2)}.c3{stroke:var(--c3)}.c4{stroke:var(--c4)}
-.dot{fill:var(--c0)}.pale{fill:var(--rule)}
+.dot,.pale{fill:none;stroke:var(--c0);stroke-width:2;stroke-linecap:round}.pale{stroke:var(--rule)}
 .keys span{margin-right:16px;color:var(--soft);font-size:13px}.keys i{display:inline-block;width:14px;height:3px;
 margin-right:6px;vertical-align:middle}
 i.c0{background:var(--c0)}i.c1{background:var(--c1)}i.c2{background:var(--c2)}i.c3{background:var(--c3)}i.c4{background:var(--c4)}
@@ -111,7 +112,7 @@ def _head(found: Verdict) -> Iterator[str]:
 def _tiles(found: Verdict, end_s: float) -> Iterator[str]:
     asks = [line for line in found.evidence.asks if line["status"] == 200]
     ttft = [line["ttft_ms"] for line in asks if "ttft_ms" in line]
-    loads = [look["machine"]["load"] for look in found.evidence.looks if "machine" in look]
+    busy = [load for _, load in loads(found.evidence.lines)]
     kills = [line["recovered_real_s"] for line in found.evidence.done.get("kill", ()) if line["ok"]]
     tiles = [
         (f"{end_s / 3600:.2f} h", f"of stream time{_accelerated(found)}"),
@@ -123,7 +124,7 @@ def _tiles(found: Verdict, end_s: float) -> Iterator[str]:
         ),
         (f"{len(found.evidence.begun.get('kill', ()))}", "engine kills"),
         (f"{max(kills, default=0.0):.1f} s", "longest recovery, real"),
-        (f"{quantile(loads, 0.5):.1f}", "load of the machine, median"),
+        (f"{quantile(busy, 0.5):.1f}", "load of the machine, median"),
     ]
     yield "<div class='tiles'>"
     yield from (
@@ -199,12 +200,8 @@ def _busy(found: Verdict) -> list[Drawn]:
     for at_s, spent in cores(found.evidence.lines, found.options.speed):
         for role, value in spent.items():
             lines.setdefault(role, []).append((at_s, value, 0))
-    loads = [
-        (float(look["at_s"]), float(look["machine"]["load"]), 0)
-        for look in found.evidence.looks
-        if "machine" in look
-    ]
-    return [*(Drawn(role, lines.get(role, [])) for role in ROLES), Drawn("machine's load", loads)]
+    load = [(at_s, value, 0) for at_s, value in loads(found.evidence.lines)]
+    return [*(Drawn(role, lines.get(role, [])) for role in ROLES), Drawn("machine's load", load)]
 
 
 def _method() -> Iterator[str]:
@@ -214,7 +211,7 @@ def _method() -> Iterator[str]:
     )
     yield (
         f"<p>Slopes are over what is left after the first {SETTLE_SHARE:.0%} of the time after each start of the"
-        f" server, {SETTLE_MOST_S / 3600:g} hour at most, and at least {SETTLE_LIFE_S / 60:g} minutes of each process that took another's place. Every"
+        f" server, {SETTLE_MOST_S / 3600:g} hour at most, and of the life of each process that took another's place, {SETTLE_LIFE_S / 60:g} minutes at least. Every"
         " start and every life of a process has a level of its own; all share one slope, by least"
         " squares. The interval does not take points as independent (see docs/soak.md). A series"
         " grows where the whole interval is above its tolerance, is flat where the whole interval is"

@@ -21,6 +21,24 @@ from liveedge.core.clock import Clock
 JITTER = 0.2  # of a period
 
 
+@dataclass(slots=True)
+class StreamTime:
+    """Stream time since the soak began; it stands still while there is nothing to be soaked."""
+
+    clock: Clock  # runs as fast as the server's
+    offset_s: float  # of the segments before
+    _began_s: float | None = None
+
+    def start(self) -> None:
+        """The cameras are there: from now on it counts."""
+        self._began_s = self.clock.monotonic_s()
+
+    @property
+    def now_s(self) -> float:
+        began_s = self._began_s
+        return self.offset_s + (0.0 if began_s is None else self.clock.monotonic_s() - began_s)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """One server during one segment of the soak."""
@@ -32,15 +50,14 @@ class Place:
     log: Log
     stream_clock: Clock  # runs as fast as the server's
     real_clock: Clock
-    began_s: float  # of the segment, on `stream_clock`
-    offset_s: float  # stream time of the segments before
+    time: StreamTime
     stopping: threading.Event
     fleet: Fleet
 
     @property
     def now_s(self) -> float:
         """Stream time since the soak began, without the pauses between segments."""
-        return self.offset_s + self.stream_clock.monotonic_s() - self.began_s
+        return self.time.now_s
 
     def client(self) -> Client:
         """Latencies that it measures are real."""
@@ -48,7 +65,7 @@ class Place:
 
     def chance(self, part: str) -> random.Random:
         """The part's own chance, the same in every run of one seed."""
-        return random.Random(f"{self.options.seed}:{part}:{self.offset_s:.0f}")
+        return random.Random(f"{self.options.seed}:{part}:{self.time.offset_s:.0f}")
 
     def pause(self, seconds: float) -> bool:
         """Wait so much stream time; False once the run is over."""

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from liveedge.bench.processes import machine_ticks, process_tree
 
 PROC = Path("/proc")
 ENGINE = "liveedge.engine.process.main"
@@ -56,7 +58,7 @@ def taken(pid: int) -> Taken | None:
 
 def of_server(pid: int) -> dict[str, list[Taken]]:
     """By role: the server, its engine, the process that stands by for it, and all others."""
-    below = [found for child in descendants(pid) if (found := taken(child)) is not None]
+    below = [found for child in process_tree(pid)[1:] if (found := taken(child)) is not None]
     engines = sorted(
         (found for found in below if _is_engine(found.pid)), key=lambda found: found.started_ticks
     )
@@ -72,45 +74,22 @@ def of_server(pid: int) -> dict[str, list[Taken]]:
 
 def machine() -> Mapping[str, float]:
     """How busy the machine is with everything that runs on it."""
-    ticks = [int(word) for word in (PROC / "stat").read_text().split("\n", 1)[0].split()[1:9]]
-    idle = ticks[3] + ticks[4]  # waiting for disks included
-    per_s = os.sysconf("SC_CLK_TCK")
-    return {
-        "load": round(os.getloadavg()[0], 2),
-        "busy_s": round((sum(ticks) - idle) / per_s, 1),
-        "idle_s": round(idle / per_s, 1),
-    }
+    ticks, per_s = machine_ticks(), os.sysconf("SC_CLK_TCK")
+    spent = (
+        {}
+        if ticks is None
+        else {
+            "busy_s": round(ticks.busy / per_s, 1),
+            "idle_s": round((ticks.total - ticks.busy) / per_s, 1),
+        }
+    )
+    return {"load": round(os.getloadavg()[0], 2), **spent}
 
 
 def engine_pid(server: int) -> int | None:
     """The engine that answers."""
     engines = of_server(server)["engine"]
     return engines[0].pid if engines else None
-
-
-def descendants(pid: int) -> list[int]:
-    """Every process below `pid`, as of now."""
-    children: dict[int, list[int]] = {}
-    for child, parent in _parents():
-        children.setdefault(parent, []).append(child)
-    found, wanted = [], [pid]
-    while wanted:
-        below = children.get(wanted.pop(), [])
-        found += below
-        wanted += below
-    return found
-
-
-def _parents() -> Iterator[tuple[int, int]]:
-    for entry in PROC.iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            stat = (entry / "stat").read_text()
-        except OSError:  # ended meanwhile
-            continue
-        # The name before it stands in parentheses and may hold anything.
-        yield int(entry.name), int(stat.rpartition(")")[2].split()[1])
 
 
 def _is_engine(pid: int) -> bool:

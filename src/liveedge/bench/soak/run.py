@@ -28,7 +28,7 @@ from liveedge.bench.soak.leaving import leave_answers_on
 from liveedge.bench.soak.log import NAME, Log, read_log
 from liveedge.bench.soak.looking import look_at_rest, look_on
 from liveedge.bench.soak.options import OptionsInvalid, SoakOptions, from_json
-from liveedge.bench.soak.place import Place
+from liveedge.bench.soak.place import Place, StreamTime
 from liveedge.bench.soak.slow import read_slowly_on
 from liveedge.bench.soak.watching import Watched, watch_on
 from liveedge.client.http import Client, Refused
@@ -42,7 +42,6 @@ FIRST_FRAMES_REAL_S = 60.0
 CHECK_S = 1.0  # real time between two looks at the parts
 SAY_EVERY_S = 60.0
 RESTART_S = 5.0
-REST_REAL_S = 10.0  # for what was in progress when everybody left
 STOP_WITHIN_S = 90.0  # longer than the longest wait for an answer
 # Pools of a size that this load fills; lines of the log that are worth a look.
 SERVER_FLAGS = (
@@ -90,8 +89,11 @@ def passed_s(folder: Path) -> float:
     return max((float(line["at_s"]) for line in read_log(folder / NAME)), default=0.0)
 
 
-def go_on(folder: Path, say: Say) -> None:
-    """Run what is left. Returns when the time is over, or at SIGTERM. Raises ServerFailed, Refused."""
+def go_on(folder: Path, say: Say, *, stopping: threading.Event | None = None) -> None:
+    """Run what is left. Returns when the time is over, at SIGTERM, or where `stopping` is set.
+
+    Raises ServerFailed, Refused.
+    """
     options = logged_options(folder)
     offset_s = passed_s(folder)
     if offset_s >= options.seconds:
@@ -100,8 +102,8 @@ def go_on(folder: Path, say: Say) -> None:
     real_clock, stream_clock = SystemClock(), clock_at(options.speed)
     n_segment = sum(line["what"] == "segment" for line in read_log(folder / NAME)) + 1
     with _server(folder, options, n_segment) as server:
-        began_s = stream_clock.monotonic_s()
-        log = Log(folder / NAME, now_s=lambda: offset_s + stream_clock.monotonic_s() - began_s)
+        time = StreamTime(stream_clock, offset_s)
+        log = Log(folder / NAME, now_s=lambda: time.now_s)
         log.write("segment", number=n_segment, wall_ms=real_clock.wall_ms(), **server.told)
         with Client(server.url, clock=real_clock) as client:
             model = str(client.models()[0]["id"])
@@ -113,9 +115,8 @@ def go_on(folder: Path, say: Say) -> None:
             log=log,
             stream_clock=stream_clock,
             real_clock=real_clock,
-            began_s=began_s,
-            offset_s=offset_s,
-            stopping=threading.Event(),
+            time=time,
+            stopping=stopping or threading.Event(),
             fleet=Fleet(server.url, options, first_seed=int(offset_s) + 100 * options.seed),
         )
         reason = "failed"
@@ -166,7 +167,10 @@ def _server(folder: Path, options: SoakOptions, n_segment: int) -> Iterator[_Ser
 
 @contextlib.contextmanager
 def _until_told(stopping: threading.Event) -> Iterator[None]:
-    """SIGTERM ends the run in order."""
+    """SIGTERM ends the run in order; of a thread, whoever has started it decides."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         stopping.set()
@@ -182,16 +186,18 @@ def _soak(place: Place, check: Callable[[], None], say: Say) -> str:
     """All parts, until the time is over; why it ended."""
     with place.client() as client:
         _clear(place, client)
-        fill_pools(place)  # takes longer than a lease, and nobody renews one yet
+        if place.options.url is None:
+            fill_pools(place)  # takes longer than a lease, and nobody renews one yet
         try:
             for slot in range(len(place.fleet)):
                 place.fleet.open(slot, client)
             _wait_for_frames(place, client)
+            place.time.start()
             place.log.write("ready", streams=[c.stream_id for c in place.fleet.cameras()])
             reason = _run_parts(place, check, say)
             for slot in range(len(place.fleet)):
                 place.fleet.end_publisher(slot)
-            place.real_clock.wait(threading.Event(), REST_REAL_S)
+            place.real_clock.wait(threading.Event(), place.options.rest_real_s)
             look_at_rest(place)
             return reason
         finally:

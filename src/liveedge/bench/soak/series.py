@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from liveedge.bench.soak.log import Line
 from liveedge.bench.soak.options import SoakOptions
 
 Kind: TypeAlias = Literal["memory", "count", "time", "pool"]
 
-SETTLE_SHARE = 0.2  # of a segment
+SETTLE_SHARE = 0.2  # of a segment, or of the life of a process
 SETTLE_MOST_S = 3600.0
-SETTLE_LIFE_S = 600.0  # of a process in another's place; a life that is shorter says nothing
+SETTLE_LIFE_S = 600.0  # at least, of a process in another's place: a shorter life says nothing
 SETTLE_LIFE_REAL_S = 45.0  # at least: a new process imports for so long on a busy machine
 AFTER_KILL_S = 60.0  # the times of answers are not those of every day
 SPAN_S = 300.0  # percentiles of answers are over so long
@@ -45,6 +48,8 @@ BOUNDS = {
     "stream_memory_bytes": "stream_reserved_bytes",
     "kv_resident_tokens": None,  # of slots that are allocated at the start
 }
+RETAINED = "stream_retained_frames"
+MARGIN = 1.2
 STEP_SUM = "liveedge_inter_token_latency_seconds_sum"
 STEP_COUNT = "liveedge_inter_token_latency_seconds_count"
 
@@ -62,12 +67,18 @@ class Series:
     )  # left out of the slope
     bound: float | None = None  # of a pool: the most that it may hold
     is_bounded: bool = False
+    around_s: float = 0.0  # a point is over so long before and after its moment
+    load: list[float] = field(default_factory=list)  # of the machine, for each point of a time
 
-    def add(self, at_s: float, value: float, group: object, *, settled: bool) -> None:
-        if settled:
-            self.points.append((at_s, value, group))
-        else:
-            self.settling.append((at_s, value, group))
+    def settle(self, settled_s: Callable[[object, float, float], float]) -> None:
+        """Part what is settling from what is judged; `settled_s` of a group, its first and last moment."""
+        spans: dict[object, tuple[float, float]] = {}
+        for at_s, _, group in self.points:
+            first_s, last_s = spans.get(group, (at_s, at_s))
+            spans[group] = min(first_s, at_s), max(last_s, at_s)
+        begin_s = {group: settled_s(group, *span) for group, span in spans.items()}
+        self.settling = [point for point in self.points if point[0] < begin_s[point[2]]]
+        self.points = [point for point in self.points if point[0] >= begin_s[point[2]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +117,12 @@ class Gathering:
         self.found: dict[str, Series] = {}
         self._options = options
         self._segments = parts
-        self._births: dict[tuple[int, object], float] = {}
+
+    @property
+    def most_retained(self) -> float:
+        """Frames of all streams that the server keeps, by its retention; more come in after a pause."""
+        options = self._options
+        return MARGIN * options.retention_s * options.fps * options.n_streams
 
     def segment_at(self, at_s: float) -> Segment | None:
         for segment in self._segments:
@@ -121,13 +137,40 @@ class Gathering:
         segment = self.segment_at(at_s)
         if segment is None:
             return
-        group = (segment.number, life)
-        first_s = self._births.setdefault((segment.number, (name, life)), at_s)
-        is_first_life = first_s < segment.settled_s
-        life_s = max(SETTLE_LIFE_S, SETTLE_LIFE_REAL_S * self._options.speed)
-        settled_s = segment.settled_s if is_first_life else first_s + life_s
         series = self.found.setdefault(name, Series(name, kind, unit))
-        series.add(at_s, value, group, settled=at_s >= settled_s)
+        series.points.append((at_s, value, (segment.number, life)))
+
+    def settle(self) -> None:
+        """After the last value."""
+        for one in self.found.values():
+            one.settle(self._settled_s)
+
+    def put_beside(self, load: Sequence[tuple[float, float]]) -> None:
+        """The machine's load at each point of the series that are times."""
+        if not load:
+            return
+        at_s = np.array([moment for moment, _ in load])
+        values = np.array([value for _, value in load])
+        for one in self.found.values():
+            if one.kind == "time":
+                one.load = [
+                    _around(at_s, values, moment, one.around_s) for moment, _, _ in one.points
+                ]
+
+    def _settled_s(self, _group: object, first_s: float, last_s: float) -> float:
+        """From when on a group counts: the segment's first lives with the segment, others by their own."""
+        segment = self.segment_at(first_s)
+        if segment is None or first_s < segment.settled_s:
+            return first_s if segment is None else segment.settled_s
+        least_s = max(SETTLE_LIFE_S, SETTLE_LIFE_REAL_S * self._options.speed)
+        return first_s + max(least_s, min(SETTLE_MOST_S, SETTLE_SHARE * (last_s - first_s)))
+
+
+def _around(
+    at_s: NDArray[np.float64], values: NDArray[np.float64], moment_s: float, around_s: float
+) -> float:
+    near = np.abs(at_s - moment_s) <= around_s
+    return float(values[near].mean() if near.any() else np.interp(moment_s, at_s, values))
 
 
 def series(lines: Sequence[Line], options: SoakOptions) -> list[Series]:
@@ -141,6 +184,8 @@ def series(lines: Sequence[Line], options: SoakOptions) -> list[Series]:
         _ages(gathering, look)
     _steps(gathering, looks, options.speed)
     _answers(gathering, lines, kills)
+    gathering.settle()
+    gathering.put_beside(loads(lines))
     return [one for one in gathering.found.values() if _moves(one)]
 
 
@@ -190,7 +235,10 @@ def _gauges(gathering: Gathering, look: Line) -> None:
             value / scale,
             life=life if name.startswith(OF_ENGINE) else None,
         )
-        if kind == "pool" and name in gathering.found:
+        if name == RETAINED and name in gathering.found:
+            gathering.found[name].is_bounded = True
+            gathering.found[name].bound = gathering.most_retained
+        elif kind == "pool" and name in gathering.found:
             bound = gauges.get(PREFIX + (_bound_key(name) or ""))
             gathering.found[name].is_bounded = True
             if bound is not None:  # 0 while an engine is being started
@@ -238,7 +286,16 @@ def _answers(gathering: Gathering, lines: Sequence[Line], kills: Sequence[float]
             middle_s = (span + 0.5) * SPAN_S
             for share, percent in ((0.5, 50), (0.95, 95)):
                 value = quantile(found, share)
-                gathering.add(f"first token p{percent} (real)", "time", "ms", middle_s, value)
+                name = f"first token p{percent} (real)"
+                gathering.add(name, "time", "ms", middle_s, value)
+                if name in gathering.found:
+                    gathering.found[name].around_s = SPAN_S / 2
+
+
+def loads(lines: Sequence[Line]) -> list[tuple[float, float]]:
+    """The machine's load average, by stream time."""
+    looks = [line for line in lines if line["what"] == "look" and "machine" in line]
+    return [(float(look["at_s"]), float(look["machine"]["load"])) for look in looks]
 
 
 def quantile(found: Iterable[float], share: float) -> float:

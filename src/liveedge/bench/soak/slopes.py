@@ -19,7 +19,7 @@ fewer, noise that is slower than a tenth of the run makes it too narrow.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -37,6 +37,7 @@ KERNEL_SHARE = 0.1
 FIXED_B = 1.96 + 2.9694 * KERNEL_SHARE + 0.416 * KERNEL_SHARE**2 - 0.5324 * KERNEL_SHARE**3
 TWO_SIDED = 2.0  # a little more than the normal 1.96, for what is estimated besides
 LARGEST_RHO = 0.99
+MOST_SHARED = 0.9
 HOUR_S = 3600.0
 
 
@@ -106,6 +107,53 @@ def slope(points: Points) -> Slope | None:
         n=n,
         groups=len(grouped),
     )
+
+
+def beside(points: Points, other: Sequence[float]) -> tuple[Points, float]:
+    """The points without what goes along with `other`, a value of each, within the groups.
+
+    Also the share (0 to 1) of `other` that goes along with time: how much of a slope may be lost so.
+    """
+    grouped: dict[Hashable, list[int]] = {}
+    for place, (_, _, group) in enumerate(points):
+        grouped.setdefault(group, []).append(place)
+    values = np.array(
+        [(at_s, value, side) for (at_s, value, _), side in zip(points, other, strict=True)]
+    )
+    for places in grouped.values():
+        values[places] -= values[places].mean(axis=0)
+    t, y, along = values.T
+    spread = float((t**2).sum() * (along**2).sum())
+    if spread == 0.0:
+        return points, 0.0
+    shared = float((t * along).sum()) ** 2 / spread
+    if shared > MOST_SHARED:
+        return points, shared
+    (_, per_other), *_ = np.linalg.lstsq(np.stack([t, along], axis=1), y, rcond=None)
+    freed = [
+        (at_s, value - float(per_other * side), group)
+        for (at_s, value, group), side in zip(points, along, strict=True)
+    ]
+    return freed, shared
+
+
+def widened(found: Slope, shared: float) -> Slope:
+    """The slope of points out of `beside`, whose interval knows that two slopes were estimated."""
+    factor = 1 / np.sqrt(1 - shared)
+    return replace(
+        found,
+        low=found.per_h - factor * (found.per_h - found.low),
+        high=found.per_h + factor * (found.high - found.per_h),
+    )
+
+
+def later_half(points: Points) -> Points:
+    """Those of each group from its middle on."""
+    spans: dict[Hashable, tuple[float, float]] = {}
+    for at_s, _, group in points:
+        first, last = spans.get(group, (at_s, at_s))
+        spans[group] = min(first, at_s), max(last, at_s)
+    return [point for point in points if point[0] >= sum(spans[point[2]]) / 2]
 
 
 def _grouped(points: Points) -> list[Floats]:

@@ -18,6 +18,7 @@ from typing import IO, Any, TypeAlias
 from liveedge.core.tasks import OwnedThread
 
 STOP_LIMIT_S = 10.0
+LAST_WORDS_S = 2.0
 MAX_LINE_BYTES = 1 << 20
 N_LAST_WORDS = 20
 N_BYTES = "n_bytes"
@@ -63,7 +64,8 @@ class Child:
         status = self._process.poll()
         if status is None:
             return None
-        said = "; ".join(self._last_words) or "it said nothing"
+        self._threads[1].stop(LAST_WORDS_S)  # they may still be in the pipe
+        said = next(reversed(self._last_words), "it said nothing")
         return f"the {self._name} ended with status {status}: {said}"
 
     def stop(self) -> None:

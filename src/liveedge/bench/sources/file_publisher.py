@@ -61,9 +61,12 @@ class FileCamera:
             with _opened(self._video) as container:
                 for in_file, frame in enumerate(container.decode(video=0)):
                     self._shown += 1
-                    whole = frame.to_ndarray(format="rgb24") if self._is_labelled else None
-                    rgb = frame.to_ndarray(format="rgb24", width=width, height=height)
-                    yield rgb, None if whole is None else read_code(whole), in_file
+                    burned = read_code(_rgb(frame)) if self._is_labelled else None
+                    yield _rgb(frame.reformat(width=width, height=height)), burned, in_file
+
+
+def _rgb(frame: av.VideoFrame) -> NDArray[np.uint8]:
+    return np.asarray(frame.to_ndarray(format="rgb24"), dtype=np.uint8)
 
 
 def _opened(video: Path) -> InputContainer:

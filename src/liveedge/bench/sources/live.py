@@ -2,6 +2,9 @@
 
 Owns    the streams on the server, the process that publishes, the client of the stream routes.
 The truth of an answer is that of the frames which it names; their pixels are read after each step.
+Their time is that burned into them: by a process of ours, on this machine's clock, or, where the
+server itself runs the simulator (`sim`), by its source on the server's clock. Neither is what the
+server says about the frame; that the answer used the frames which it names, is.
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ class StreamCameras:
         self._run_id = f"{chance.getrandbits(32):08x}"
         self._chance = chance
         self._tasks = TaskSet("bench-sources")
-        self._making: asyncio.Task[None] | None = None
+        self._making: asyncio.Task[SourceFailed | None] | None = None
         self._ids: list[str] = []
         self._children: list[Child] = []
         self._media: list[list[Sequence[Part]]] = []  # by share, by source
@@ -104,7 +107,8 @@ class StreamCameras:
 
     def report(self) -> dict[str, Any]:
         """What the cameras did, for `environment.json`."""
-        return {"streams": len(self._ids), **self._sightings.report(), **self.problems.report()}
+        unknown = sum(not scene.is_known for scene in self._scenes)
+        return {"without_truth": unknown, **self._sightings.report(), **self.problems.report()}
 
     # ── opening ──
 
@@ -115,7 +119,9 @@ class StreamCameras:
         for n in range(sources.count):
             # To its end also where the run is broken off: a stream that was made has to be known.
             self._making = self._tasks.start(self._make(n), name=f"create-{n}")
-            await asyncio.shield(self._making)
+            failure = await asyncio.shield(self._making)
+            if failure is not None:
+                raise failure
         job = publishing(sources, self._streams, self._ids)
         if job is not None:
             self._start(*job)
@@ -126,9 +132,14 @@ class StreamCameras:
             for share in self._scenario.shares
         ]
 
-    async def _make(self, n: int) -> None:
-        created = await self._streams.create(asked_source(self._scenario.sources, n))
+    async def _make(self, n: int) -> SourceFailed | None:
+        """Why it could not be made, for who waits: in a task of its own it would be a crash."""
+        try:
+            created = await self._streams.create(asked_source(self._scenario.sources, n))
+        except SourceFailed as error:
+            return error
         self._ids.append(created["id"])
+        return None
 
     async def _publish_rtsp(self) -> None:
         self._start(*rtsp_publishing(self._scenario.sources))
@@ -136,7 +147,10 @@ class StreamCameras:
         while self.problems.n_published < self._scenario.sources.count:
             self._fail_if_ended()
             if self._clock.monotonic_s() > limit_s:
-                raise SourceFailed(f"nothing was published by RTSP within {FILL_LIMIT_S:g} s")
+                raise SourceFailed(
+                    f"{self.problems.n_published} of {self._scenario.sources.count} cameras were"
+                    f" published by RTSP within {FILL_LIMIT_S:g} s; {self.problems.newest}"
+                )
             await self._clock.sleep(POLL_S)
 
     def _start(self, module: str, job: Job) -> None:

@@ -17,12 +17,13 @@ class Problems:
     def __init__(self) -> None:
         self.ended: list[str] = []  # why a camera gives nothing any more; at most one each
         self.n_published = 0  # cameras that a server has taken
+        self.newest = ""  # text
         self._counts: Counter[str] = Counter()
         self._texts: DropOldest[str] = DropOldest(N_KEPT)
 
     def add(self, text: str) -> None:
         self._counts["problems"] += 1
-        self._texts.put(text)
+        self._keep(text)
 
     def hear(self, message: Message) -> None:
         """What a publisher tells that is not a picture."""
@@ -32,9 +33,13 @@ class Problems:
             self.n_published += 1
         if "failed" in message:
             self._counts["pushes_failed"] += 1
-            self._texts.put(f"camera {message['source']}: {message['failed']}")
+            self._keep(f"camera {message['source']}: {message['failed']}")
         if "ended" in message:
             self.ended.append(f"camera {message['source']} has ended: {message['ended']}")
+
+    def _keep(self, text: str) -> None:
+        self.newest = text
+        self._texts.put(text)
 
     def report(self) -> dict[str, Any]:
         """Of all so far; the texts once."""

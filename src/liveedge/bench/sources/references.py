@@ -36,15 +36,15 @@ def references(stream: Opened, media: Media, *, fps: float) -> Sequence[Part]:
 
 
 def _span(stream: Opened, media: Media, fps: float) -> dict[str, object]:
-    if media.distinct:
-        # All frames, also two that came close together.
-        span: dict[str, object] = {"start_frame_index": -media.frames, "end_frame_index": BEYOND}
-        return span | {"max_fps": 4 * fps}
     if media.repeats:
         return _fixed(stream, media) | {"max_fps": media.max_fps}
     # A tick that lies exactly at the start would be one frame too many.
-    back_ms = round(clip_s(media) * 1000) - 1
-    return {"start_offset_ms": -back_ms, "max_fps": media.max_fps}
+    if not media.distinct:
+        back_ms = round(clip_s(media) * 1000) - 1
+        return {"start_offset_ms": -back_ms, "max_fps": media.max_fps}
+    # Each frame has a tick of its own, so that neighbours are encoded in pairs as in any other clip.
+    back_ms = round(media.frames * 1000 / fps) - 1
+    return {"start_offset_ms": -back_ms, "end_frame_index": BEYOND, "max_fps": fps}
 
 
 def _fixed(stream: Opened, media: Media) -> dict[str, object]:

@@ -1,8 +1,8 @@
 """Which moment each frame of a stream shows: read from its pixels, or known from its publisher.
 
 Bounded: so many pictures are fetched after each step, and what they said is kept for later steps.
-Whoever pushed a frame told its moment too; that stands in where a picture is not read, and where it
-is, both must agree.
+A publisher that is told the number of each frame that it pushed tells its moment too: then some are
+fetched only to see that both agree.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from liveedge.bench.record import Record
 from liveedge.bench.sources.streams import SourceFailed, Streams
 from liveedge.bench.sources.truth import Moment, read_moment
 
-MAX_READ = 2000  # pictures after one step
+MAX_READ = 800  # pictures after one step: 40 ms each at most on a server that has nothing to do
+N_CHECKED = 40  # of those whose moment the publisher told
 AT_ONCE = 4
 MAX_KEPT = 100_000
 
@@ -50,8 +51,10 @@ class Sightings:
             for key, stream_id in _keys(record.frames, by_stream)
             if key not in self._read
         }
-        chosen = list(wanted.items())[:MAX_READ]
-        self.n_over += len(wanted) - len(chosen)
+        unknown = [item for item in wanted.items() if item[0] not in self._published]
+        known = [item for item in wanted.items() if item[0] in self._published]
+        chosen = [*unknown[:MAX_READ], *known[:N_CHECKED]]
+        self.n_over += max(0, len(unknown) - MAX_READ)
         for start in range(0, len(chosen), AT_ONCE):
             batch = chosen[start : start + AT_ONCE]
             await asyncio.gather(*(self._look_at(key, stream_id) for key, stream_id in batch))

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from liveedge.bench.answers import decoded
 from liveedge.bench.scenario import Target
 
 TIMEOUT_S = 30.0  # longer than a server needs to open a camera that does not answer
@@ -37,12 +38,10 @@ class Streams:
 
     async def create(self, source: Mapping[str, Any]) -> dict[str, Any]:
         """Raises SourceFailed, with what the server says."""
-        created: dict[str, Any] = (await self._call("POST", "", {"source": source})).json()
-        return created
+        return _object(await self._call("POST", "", {"source": source}))
 
     async def view(self, stream_id: str) -> dict[str, Any]:
-        found: dict[str, Any] = (await self._call("GET", f"/{stream_id}")).json()
-        return found
+        return _object(await self._call("GET", f"/{stream_id}"))
 
     async def keep_alive(self, stream_id: str) -> None:
         await self._call("POST", f"/{stream_id}/keepalive")
@@ -79,6 +78,21 @@ class Streams:
             reason = str(error) or type(error).__name__
             raise SourceFailed(f"{method} {url}: no answer: {reason}") from error
         if answer.is_error and answer.status_code not in ok:
-            said = answer.text[:MAX_SAID]
-            raise SourceFailed(f"{method} {url} answered {answer.status_code}: {said}")
+            raise SourceFailed(f"{method} {url} answered {answer.status_code} {_said(answer)}")
         return answer
+
+
+def _object(answer: httpx.Response) -> dict[str, Any]:
+    document = decoded(answer.text)
+    if not isinstance(document, dict):
+        raise SourceFailed(f"{answer.url} answered no JSON object: {answer.text[:MAX_SAID]}")
+    return document
+
+
+def _said(answer: httpx.Response) -> str:
+    """Code and message of an error as the API writes it, else its text."""
+    try:
+        error = answer.json()["error"]
+        return f"{error['code']}: {str(error['message'])[:MAX_SAID]}"
+    except (ValueError, KeyError, TypeError):
+        return answer.text[:MAX_SAID]

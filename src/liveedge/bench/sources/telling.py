@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -20,11 +21,13 @@ def read_job() -> dict[str, Any]:
     return job
 
 
-def when_abandoned(end: Callable[[], None]) -> OwnedThread:
+def when_abandoned(end: Callable[[], object]) -> OwnedThread:
     """Call `end` in a thread once the parent has closed standard input, or is gone."""
 
     def wait(_stopping: threading.Event) -> None:
-        sys.stdin.buffer.read()
+        # Not through the buffer: its lock, held by a thread, would abort the end of the interpreter.
+        while os.read(sys.stdin.fileno(), 4096):
+            pass
         end()
 
     thread = OwnedThread("bench-life-line", wait)

@@ -34,11 +34,18 @@ class Moment:
 class Scene(Protocol):
     """What is true at a moment; None where nobody knows."""
 
+    @property
+    def is_known(self) -> bool:
+        """Whether anything is known of it at all."""
+        ...
+
     def state(self, moment: Moment) -> State | None: ...
 
 
 class SimScene:
     """The workcell of one seed."""
+
+    is_known = True
 
     def __init__(self, seed: int) -> None:
         self._workcell = Workcell(seed)
@@ -60,6 +67,10 @@ class LabelledScene:
             )
         except (OSError, ValueError) as error:
             raise ScenarioInvalid(f"sources.files: {path} cannot be read: {error}") from error
+
+    @property
+    def is_known(self) -> bool:
+        return bool(self._states)
 
     def state(self, moment: Moment) -> State | None:
         return self._states.get(moment.number)

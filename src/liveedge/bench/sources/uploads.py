@@ -95,7 +95,11 @@ class UploadCameras:
 
     def report(self) -> dict[str, Any]:
         """What the cameras did, for `environment.json`."""
-        held = {"frames_sent_again": self._n_repeated, "media_bytes": self._shelf.n_bytes}
+        held = {
+            "frames_sent_again": self._n_repeated,
+            "media_bytes": self._shelf.n_bytes,
+            "without_truth": sum(not scene.is_known for scene in self._scenes),
+        }
         return {**held, **self.problems.report()}
 
     async def _open(self) -> None:

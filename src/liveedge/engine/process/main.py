@@ -2,7 +2,8 @@
 
 Threads  main: imports torch, then is the engine thread. `liveedge-from-client` reads messages from
          the first moment on, so that the process ends at once when its parent does, however that
-         ended, and so that the weights come from the disk while torch is imported.
+         ended, and so that the weights come from the disk while torch is imported. `liveedge-heap`
+         gives free memory back.
 Never    outlives its parent, or ends by a signal that was meant for it: the parent decides.
 """
 
@@ -16,12 +17,14 @@ import socket
 import sys
 import threading
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from liveedge.core.clock import Clock, SystemClock, clock_at
 from liveedge.core.errors import InternalError, LiveEdgeError
 from liveedge.core.log import configure
+from liveedge.core.machine import keep_giving_back
 from liveedge.core.startup import process_started_s
 from liveedge.core.tasks import OwnedThread
 from liveedge.engine.process.channel import Channel, ChannelClosed
@@ -125,6 +128,7 @@ def _run(inlet: Inlet, frames_fd: int, imports_ms: float) -> None:
         first_ticket=asked.first_ticket,
     )
     core.start()
+    OwnedThread("liveedge-heap", partial(keep_giving_back, clock)).start()
     inlet.core = core
     inlet.send(Opened({"imports": imports_ms, **opening.startup_ms}))
     core.run()
