@@ -275,6 +275,10 @@ def _strip(plot: Plot, canvas: Canvas, strip: Strip, y: float) -> None:
         if text and place - half >= free_from:
             canvas.text((place, base), text, letters)
             free_from = place + half + 2
+        elif text:  # said in a table; here it must be seen that there is something
+            canvas.shapes(
+                [(plot.x(x), y + ROW * 0.45)], replace(strip.style, shape="down", size=2.2)
+            )
 
 
 def _end_labels(plot: Plot, canvas: Canvas, labels: Sequence[EndLabel]) -> None:

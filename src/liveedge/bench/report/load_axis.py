@@ -40,13 +40,18 @@ def lost_shares(runs: Sequence[RunView]) -> Iterator[Mark]:
     """What stands above a plot over load: the share of requests without a whole answer."""
     for run in runs:
         items = [
-            (run.load_of(step), percent(not_ok(step)))
+            (run.load_of(step), _short_percent(not_ok(step)))
             for step in run.summary.steps
             if not_ok(step) > 0
         ]
         if items:
             caption = "not ok" if len(runs) == 1 else run.label[:14]
             yield Strip(caption=caption, items=items)
+
+
+def _short_percent(share: float) -> str:
+    """Steps stand close to each other."""
+    return f"{share * 100:.0f} %" if 0.1 <= share < 0.995 else percent(share)
 
 
 def _span(axis: Axis, at: float) -> tuple[float, float]:
