@@ -22,7 +22,6 @@ SHORT = {
     "cold_start": ["--runs", "2"],
     "engine_kill": ["--quick"],
     "memory_slope": ["--pictures", "300"],
-    "soak_warm": ["--minutes", "1.5"],
     "history": ["--quick"],
     "ingest": ["--seconds", "5", "--runs", "1", "--max-streams", "6"],
     "consumers": ["--minutes", "1"],

@@ -33,13 +33,15 @@ import numpy as np
 from PIL import Image
 
 from lean_http import LeanClient
+from liveedge.bench.processes import process_tree
+from liveedge.bench.prometheus import gauges_and_totals
 from liveedge.client.http import Client, image_part
 from liveedge.client.local_server import running_server
 from liveedge.client.truth import Oracle
 from liveedge.core.clock import SystemClock
 from liveedge.sim.questions import KINDS, TEST_SEEDS
 from machine import announce
-from observe import descendants, gauges, memory_mb
+from observe import memory_mb
 from report import finish, percentile, slope, table
 
 SEED = TEST_SEEDS.start
@@ -424,7 +426,9 @@ async def looks(place: Place) -> float:
 
 async def look(looking: LeanClient) -> dict[str, float]:
     text = (await looking.fetch(looking.get("/metrics"))).decode()
-    found = {name.removeprefix("liveedge_"): value for name, value in gauges(text).items()}
+    found = {
+        name.removeprefix("liveedge_"): value for name, value in gauges_and_totals(text)[0].items()
+    }
     return {name: v for name, v in found.items() if name.partition("{")[0] in WORK}
 
 
@@ -439,7 +443,7 @@ async def held(place: Place) -> dict[str, float]:
         await asyncio.sleep(1.0)
         found = await look(looking)
         text = (await looking.fetch(looking.get("/metrics"))).decode()
-    tasks = gauges(text).get("liveedge_event_loop_tasks", 0.0)
+    tasks = gauges_and_totals(text)[0].get("liveedge_event_loop_tasks", 0.0)
     counted = {"tasks of the event loop": tasks}
     for name, pid in (("server", place.pid), ("engine", engine_pid(place.pid))):
         process = Path(f"/proc/{pid}")
@@ -457,7 +461,7 @@ def engine_pid(server: int) -> int:
         except OSError:
             return 0
 
-    return max(descendants(server), key=resident)
+    return max(process_tree(server)[1:], key=resident)
 
 
 # ── all of it ──

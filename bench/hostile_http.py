@@ -33,7 +33,7 @@ import numpy as np
 from PIL import Image
 
 import hostile_media as media
-from hostile import CHAT
+from liveedge.bench.processes import process_tree
 from liveedge.client.local_server import free_port, running_server
 from liveedge.core.clock import SystemClock
 from liveedge.core.tasks import OwnedThread
@@ -41,9 +41,9 @@ from liveedge.sim.questions import TEST_SEEDS, expected, score
 from liveedge.sim.render import Renderer
 from liveedge.sim.scene import Workcell
 from machine import announce
-from observe import descendants
 from report import finish, table
 
+CHAT = "/v1beta/chat/completions"
 KEYS = ("first-key-of-the-bench", "second-key-of-the-bench")
 MODEL = "liveedge/workcell-tiny"
 MAX_LOG_BYTES = 2000  # of case 4
@@ -146,7 +146,7 @@ class Site:
                 case.expect(score(kind, said, truth), f"control: {said!r}, and {truth!r} is true")
 
     def _processes(self) -> list[int]:
-        return [self.pid, *descendants(self.pid)]
+        return [self.pid, *process_tree(self.pid)[1:]]
 
     def _memory_mb(self, mark: str) -> float:
         total_kb = 0

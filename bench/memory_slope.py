@@ -28,11 +28,12 @@ import httpx
 import numpy as np
 from PIL import Image
 
+from liveedge.bench.prometheus import gauges_and_totals
 from liveedge.client.http import Client, image_part
 from liveedge.client.local_server import running_server
 from liveedge.core.clock import SystemClock
 from machine import announce
-from observe import gauges, memory_mb
+from observe import memory_mb
 from report import finish, slope, table
 
 FULL = 20_000
@@ -199,7 +200,7 @@ def still_held(url: str) -> dict[str, float]:
     ends_s = time.monotonic() + QUIET_S
     with httpx.Client(base_url=url, trust_env=False) as http:
         while True:
-            now = gauges(http.get("/metrics").raise_for_status().text)
+            now, _ = gauges_and_totals(http.get("/metrics").raise_for_status().text)
             held = {name: now[name] for name in HELD if now[name] != 0}
             if not held or time.monotonic() > ends_s:
                 return held

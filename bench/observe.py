@@ -1,23 +1,22 @@
-"""What a long run looks at from outside: memory of processes, gauges, and whether they rise."""
+"""What a long run looks at from outside: memory of processes, and whether it rises."""
 
 from __future__ import annotations
 
 import math
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from liveedge.bench.processes import process_tree
 from report import slope
 
 PROCESSES = Path("/proc")
 SETTLING_SHARE = 0.2  # of a run: caches and histories fill
 LARGE_SHARE = 0.005  # a rise below this share of the level is no rise
 
-_TYPE = re.compile(r"# TYPE (\S+) (\S+)")
 _SHARE = re.compile(r"^(Pss(?:_Anon|_Shmem)?):\s+(\d+)", re.MULTILINE)
-_SAMPLE = re.compile(r"([a-zA-Z_:][\w:]*)(\{.*\})? (\S+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +50,6 @@ def trend(points: Sequence[tuple[float, float]]) -> Trend:
     return Trend(line(later[0][0]), line(later[-1][0]), per_s * 60, noise)
 
 
-def gauges(text: str) -> dict[str, float]:
-    """Every gauge of a Prometheus page, by name and labels as written."""
-    kinds: dict[str, str] = {}
-    found: dict[str, float] = {}
-    for line in text.splitlines():
-        if named := _TYPE.fullmatch(line):
-            kinds[named[1]] = named[2]
-        elif (sample := _SAMPLE.fullmatch(line)) and kinds.get(sample[1]) == "gauge":
-            found[sample[1] + (sample[2] or "")] = float(sample[3])
-    return found
-
-
 def memory_mb(pid: int) -> Mapping[str, float]:
     """Memory of a server, of its engine (the largest process below it), and of all others.
 
@@ -70,36 +57,12 @@ def memory_mb(pid: int) -> Mapping[str, float]:
     of files are left out: the system keeps and drops those of libraries as it likes, and a process's
     share of them grows when an unrelated one that has them too ends.
     """
-    below = sorted(map(_share_mb, descendants(pid)), reverse=True)
+    below = sorted(map(_share_mb, process_tree(pid)[1:]), reverse=True)
     return {
         "server": _share_mb(pid),
         "engine": below[0] if below else 0.0,
         "others": sum(below[1:]),
     }
-
-
-def descendants(pid: int) -> list[int]:
-    """Every process below `pid`, as of now."""
-    parents = dict(_parents())
-    found, wanted = [], [pid]
-    while wanted:
-        parent = wanted.pop()
-        children = [child for child, of in parents.items() if of == parent]
-        found += children
-        wanted += children
-    return found
-
-
-def _parents() -> Iterable[tuple[int, int]]:
-    for entry in PROCESSES.iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            stat = (entry / "stat").read_text()
-        except OSError:  # ended meanwhile
-            continue
-        # The name before it stands in parentheses and may hold anything.
-        yield int(entry.name), int(stat.rpartition(")")[2].split()[1])
 
 
 def _share_mb(pid: int) -> float:

@@ -43,6 +43,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from liveedge.bench.processes import process_tree
+from liveedge.bench.prometheus import gauges_and_totals
 from liveedge.client.http import Client, Refused, reference
 from liveedge.client.local_server import Started, running_server
 from liveedge.core.clock import SystemClock
@@ -53,7 +55,7 @@ from liveedge.sim.render import Renderer
 from liveedge.sim.scene import Workcell
 from load_clients import NUMBER, STAMP, Job, Kind, Row
 from machine import announce
-from observe import Trend, descendants, gauges, trend
+from observe import Trend, trend
 from report import finish, percentile, table
 
 HERE = Path(__file__).resolve().parent
@@ -252,7 +254,7 @@ def started(options: argparse.Namespace, *flags: str) -> Iterator[Bench]:
         model = client.models()[0]["id"]
         yield Bench(
             server=server,
-            engine_pid=max(descendants(server.pid), key=rss_mb),
+            engine_pid=max(process_tree(server.pid)[1:], key=rss_mb),
             client=client,
             streams=streams,
             kinds=question_kinds(model, streams),
@@ -399,7 +401,7 @@ def _watch(bench: Bench, looks: Looks, stopping: threading.Event) -> None:
 
 def seen_at(url: str) -> dict[str, float]:
     with urllib.request.urlopen(f"{url}/metrics") as answer:
-        return gauges(answer.read().decode())
+        return gauges_and_totals(answer.read().decode())[0]
 
 
 def rss_mb(pid: int) -> float:

@@ -18,6 +18,7 @@ class RawServer:
         self._piece = piece
         self._every_s = every_s
         self._begin = begin
+        self.n_accepted = 0
         self._thread = OwnedThread("raw", self._serve)
         self._thread.start()
 
@@ -26,6 +27,7 @@ class RawServer:
         while not stopping.is_set():
             try:
                 open_.append(self._listener.accept()[0])
+                self.n_accepted += 1
                 open_[-1].sendall(self._begin)
             except TimeoutError:
                 pass

@@ -35,6 +35,7 @@ from tests.bench_results import Simulated, make_result, scenario
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\x00\u202e | `a` [b](http://c) @d"
 SHORT = {"duration_s": 12.0, "warmup_s": 2.0, "rates_per_s": [2.0, 8.0, 16.0]}
 VOID = {"meta"}
+ROUGH = 2  # a quarter of the picture: `result` alone has it whole
 KINDS: tuple[Outcome, ...] = ("ok", "ok", "refused", "timeout", "failed")
 
 
@@ -164,8 +165,8 @@ def test_a_missing_summary_is_made_and_kept(tmp_path: Path, result: ResultFolder
         return summarise_folder(folder)
 
     folder = bare(tmp_path / "a", [answer(n) for n in range(5)])
-    write_report(folder, summarise=summarise)
-    write_report(folder, summarise=summarise)
+    write_report(folder, summarise=summarise, fine=ROUGH)
+    write_report(folder, summarise=summarise, fine=ROUGH)
     assert len(asked) == 1
     assert (folder.path / SUMMARY).exists()
 
@@ -177,7 +178,7 @@ def test_every_outcome_has_its_mark(tmp_path: Path) -> None:
             records.append(answer(n, outcome=outcome, status=0, code=f"code_{outcome}"))
     records[-1].sent_s = records[-1].ended_s = None  # what was not sent has no end
     folder = bare(tmp_path / "a", records)
-    write_report(folder)
+    write_report(folder, fine=ROUGH)
     text = check(folder.path)
     for outcome, (label, _) in LOOKS.items():
         assert f"{label} (1)" in text, outcome
@@ -192,7 +193,7 @@ def test_time_outs_are_part_of_every_chart_of_arrivals(tmp_path: Path) -> None:
     ]
     records[3].first_content_s, records[3].content_s = None, []
     folder = bare(tmp_path / "a", records)
-    write_report(folder)
+    write_report(folder, fine=ROUGH)
     text = check(folder.path)
     assert "75 %" in text
     assert "never arrived" in text
@@ -207,7 +208,7 @@ def test_what_servers_say_is_text(tmp_path: Path) -> None:
     records[0].timings_ms = {HOSTILE: 3.0, "total": 200.0}
     folder = bare(tmp_path / "a", records, asked)
     folder.write(ENVIRONMENT, {"server": {HOSTILE: HOSTILE}, "command": HOSTILE, "list": [HOSTILE]})
-    write_report(folder)
+    write_report(folder, fine=ROUGH)
     text = check(folder.path)
     assert "alert(1)" in text
     assert "<img" not in text
@@ -234,7 +235,7 @@ def test_a_run_of_any_kind_has_a_report(tmp_path: Path, records: list[Record]) -
         if record.outcome != "ok":
             record.first_content_s, record.content_s = None, []
     folder = bare(tmp_path / "a", records)
-    write_report(folder)
+    write_report(folder, fine=ROUGH)
     check(folder.path)
 
 
@@ -260,7 +261,7 @@ def test_the_shares_of_a_mix_are_told_apart(tmp_path: Path) -> None:
 def test_a_closed_loop_has_a_report_that_says_so(tmp_path: Path) -> None:
     asked = one_step(load={"kind": "closed", "concurrency": [1, 4], "duration_s": 5.0})
     folder = bare(tmp_path / "a", [answer(n, step=n % 2) for n in range(8)], asked)
-    write_report(folder)
+    write_report(folder, fine=ROUGH)
     text = check(folder.path)
     assert "closed loop" in text
     assert "4 in flight" in text
@@ -270,7 +271,7 @@ def test_steps_that_are_not_valid_are_marked(tmp_path: Path) -> None:
     records = [answer(n) for n in range(9)]
     records.append(answer(9, outcome="not_sent", sent_s=None, ended_s=None, status=0))
     folder = bare(tmp_path / "a", records)
-    write_report(folder)
+    write_report(folder, fine=ROUGH)
     text = check(folder.path)
     assert "step is not valid" in text
     assert "max_in_flight" in text
@@ -284,7 +285,7 @@ def test_runs_are_shown_side_by_side(tmp_path: Path, result: ResultFolder) -> No
         tmp_path / "peer", asked=scenario(**SHORT), server=Simulated(service_s=0.6), seed=2
     )
     before = sorted(one.name for one in result.path.iterdir())
-    write_comparison([result, peer], tmp_path / "both")
+    write_comparison([result, peer], tmp_path / "both", fine=ROUGH)
     text = check(tmp_path / "both", "compare")
     assert "ours and peer" in text
     assert sorted(one.name for one in result.path.iterdir()) == before
@@ -292,7 +293,7 @@ def test_runs_are_shown_side_by_side(tmp_path: Path, result: ResultFolder) -> No
 
 def test_unequal_work_is_shown_with_a_word_about_it(tmp_path: Path, result: ResultFolder) -> None:
     other = bare(tmp_path / "peer", [answer(n) for n in range(3)])
-    write_comparison([result, other], tmp_path / "both")
+    write_comparison([result, other], tmp_path / "both", fine=ROUGH)
     assert "did not do the same work" in check(tmp_path / "both", "compare")
 
 
@@ -300,7 +301,7 @@ def test_an_open_and_a_closed_loop_share_no_axis(tmp_path: Path, result: ResultF
     asked = one_step(load={"kind": "closed", "concurrency": [1], "duration_s": 5.0})
     closed = bare(tmp_path / "a", [answer(0)], asked)
     with pytest.raises(ResultInvalid, match="no axis of load in common"):
-        write_comparison([result, closed], tmp_path / "both")
+        write_comparison([result, closed], tmp_path / "both", fine=ROUGH)
 
 
 def test_runs_of_one_name_are_told_apart() -> None:
@@ -332,7 +333,7 @@ def test_a_long_run_is_thinned_and_says_so(tmp_path: Path) -> None:
         {"name": "long", "load": {"rates_per_s": [8.0, 8.5, 9.0, 10.0], "duration_s": 250.0}}
     )
     folder = bare(tmp_path / "a", records, asked)
-    write_report(folder)
+    write_report(folder, fine=ROUGH)
     text = check(folder.path)
     assert len(text) < 1_000_000
     assert "points are drawn" in text
@@ -358,5 +359,5 @@ def test_a_broken_last_line_does_not_hide_the_rest(tmp_path: Path) -> None:
     folder = bare(tmp_path / "a", [answer(n) for n in range(3)])
     with (folder.path / RECORDS).open("a") as file:
         file.write(json.dumps(answer(3).as_json())[:40])
-    write_report(folder)
+    write_report(folder, fine=ROUGH)
     check(folder.path)

@@ -340,7 +340,7 @@ async def test_case_7_a_server_of_one_byte_a_second_is_left_at_the_limit(raw):
     async with allowing(slow.port) as server:
         remote = server.built.questions.remote
         async with await asking(server, f"http://127.0.0.1:{slow.port}/") as exchange:
-            await until(lambda: remote.at_once.used == 1)
+            await until(lambda: slow.n_accepted == 1)  # its limits run by then
             await server.clock.advance(9.9)
             assert not exchange.has_begun
             await server.clock.advance(0.2)
@@ -357,7 +357,7 @@ async def test_the_deadline_of_the_question_ends_a_fetch(raw):
         remote = server.built.questions.remote
         url = f"http://127.0.0.1:{slow.port}/"
         async with await asking(server, url, timeout_ms=2000) as exchange:
-            await until(lambda: remote.at_once.used == 1)
+            await until(lambda: slow.n_accepted == 1)  # its limits run by then
             await server.clock.advance(2.1)
             await exchange.ended()
         assert exchange.status == 504

@@ -171,13 +171,13 @@ def test_the_engine_is_the_oldest_of_its_kind_below_the_server() -> None:
             assert found["standby"] == []
             server = found["server"][0]
             assert server.pid == os.getpid()
-            assert 0 < server.anon_kb <= server.rss_kb
-            assert server.threads >= 1
-            assert server.fds > 3
+            assert 0 < server.took.anon_bytes <= server.took.rss_bytes
+            assert server.took.n_threads >= 1
+            assert (server.took.n_files or 0) > 3
             engine.send_signal(signal.SIGKILL)
             engine.wait()
             assert processes.engine_pid(os.getpid()) is None
         finally:
             engine.kill()
             other.kill()
-    assert processes.taken(engine.pid) is None
+    assert processes.process(engine.pid) is None

@@ -70,20 +70,6 @@ FIGURES = {
         "faults_server_mb_per_1000",
         "faults_engine_mb_per_1000",
     },
-    "soak_warm": {
-        "asked",
-        "errors",
-        "server_errors",
-        "counters_add_up",
-        "server_mb_per_min",
-        "engine_mb_per_min",
-        "gauges_per_min",
-        "rising",
-        "disconnects",
-        "hostile",
-        "ttft_ms_p50",
-        "age_ms_p50",
-    },
     "history": {"mb", "frame_p95_ms", "segment_speed", "identity_ok"},
     "ingest": {"rtsp_ratio", "livekit_cores", "whip_cores", "sources", "rtsp_streams"},
     "consumers": {"age_p95_ms", "age_ms_per_min", "rss_mb_per_min", "unaccounted", "kept"},
@@ -106,7 +92,6 @@ HELPERS = {
     "all",
     "asking",
     "gpu_check",  # has a test of its own
-    "hostile",
     "hostile_http",  # its cases are tests of their own: component/test_api_cases.py
     "hostile_media",
     "lean_http",

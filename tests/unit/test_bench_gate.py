@@ -153,7 +153,7 @@ def test_every_rule_is_printed_with_its_value(sweep):
         ({"rule": [{"figure": "a"}]}, "needs exactly one of at_least"),
         ({"rule": [{"figure": "a", "at_most": 1, "at_least": 0}]}, "needs exactly one"),
         ({"rule": [{"figure": "a", "max": 1}]}, "max is no key; known: at_least"),
-        ({"rule": [{"figure": "a", "at_most": "1"}]}, "at_most is '1', which it cannot be"),
+        ({"rule": [{"figure": "a", "at_most": "1"}]}, "at_most is '1', it must be a number"),
         ({"rule": [{"figure": "a", "at_most": True}]}, "at_most is True"),
         ({"rule": [{"figure": "a", "at_most": 1, "steps": "some"}]}, "steps is 'some'; one of all"),
         ({"rule": [{"figure": "a", "at_most": 1, "steps": ["a"]}]}, "steps is"),

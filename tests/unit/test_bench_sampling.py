@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from liveedge.bench import processes
-from liveedge.bench.prometheus import looked_at, parsed, summed
+from liveedge.bench.prometheus import gauges_and_totals, looked_at
 from liveedge.bench.sampling import GIVE_UP_AFTER, Looks, Sampler
 from liveedge.core.clock import SystemClock
 from liveedge.testing.clock import FakeClock
@@ -61,12 +61,27 @@ def test_the_queue_has_one_name_for_every_server():
 
 def test_nonsense_is_passed_over():
     text = '<html>\nname\nname{ 1\nname{a="b"} x\nname NaN\nname +Inf\n{} 1\n\x00\ngood 1\n'
-    assert list(parsed(text)) == [("good", {}, 1.0)]
+    assert gauges_and_totals(text) == ({}, {"good": 1.0})
+    assert looked_at(text) == {}
 
 
-def test_all_series_can_be_had_summed():
-    assert summed(parsed(OURS))["liveedge_encoder_groups_total"] == 100
-    assert not any("seconds" in name for name in summed(parsed(OURS)))
+def test_gauges_and_totals_keep_their_labels_as_written():
+    page = """# HELP a_bytes Held.
+# TYPE a_bytes gauge
+a_bytes 5
+# TYPE b_total counter
+b_total{of="x"} 7 1750000000000
+# TYPE c gauge
+c{pool="kv, slots",of="x"} 1.5e3
+c{pool="y"} NaN
+# TYPE d histogram
+d_bucket{le="1"} 3
+d_sum 2.5
+"""
+    assert gauges_and_totals(page) == (
+        {"a_bytes": 5.0, 'c{pool="kv, slots",of="x"}': 1500.0},
+        {'b_total{of="x"}': 7.0, "d_sum": 2.5},
+    )
 
 
 def test_a_process_tree_is_found_and_measured():

@@ -43,7 +43,7 @@ def test_a_log_is_judged_and_the_status_says_how(
     said = capsys.readouterr().out
     assert said.startswith(f"VERDICT  {verdict}  (2 hours, real time)")
     assert json.loads((folder / "verdict.json").read_text())["verdict"] == verdict.lower()
-    assert f">{verdict}</span>" in (folder / "report.html").read_text()
+    assert f"</span> {verdict}</p>" in (folder / "report.html").read_text()
 
 
 @pytest.mark.parametrize(

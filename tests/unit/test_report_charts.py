@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import get_args
 from xml.etree import ElementTree
 
 import pytest
 
 from liveedge.bench.report.chart import (
     DASHES,
-    SHAPES,
     Axis,
     Bars,
     Box,
@@ -21,6 +21,7 @@ from liveedge.bench.report.chart import (
     Rule,
     Series,
     Shade,
+    Shape,
     Strip,
     Style,
 )
@@ -91,7 +92,7 @@ EVERYTHING = chart(
             hollow=frozenset({2}),
             tips=["a", "b", "c", "d"],
         )
-        for shape in SHAPES
+        for shape in get_args(Shape)
         for dash in DASHES
     ),
 )

@@ -12,8 +12,9 @@ from liveedge.bench.soak.options import (
     SoakOptions,
     differences,
     from_json,
+    logged_options,
 )
-from liveedge.bench.soak.run import begin, logged_options, passed_s
+from liveedge.bench.soak.run import begin, passed_s
 
 pytestmark = pytest.mark.unit
 

@@ -223,13 +223,15 @@ def _check_types(document: Mapping[str, Any], where: str) -> None:
         raise GateInvalid(f"{where} has no figure: name what it limits, such as 'ttft_ms.p95'")
     for key, value in document.items():
         if key in ("figure", "why"):
-            is_right = isinstance(value, str)
+            is_right, kind = isinstance(value, str), "a text"
         elif key == "steps":
             is_right = isinstance(value, str) or _are_numbers(value)
+            kind = "a text or a list of whole numbers"
         else:
             is_right = isinstance(value, (int, float)) and not isinstance(value, bool)
+            kind = "a number"
         if not is_right:
-            raise GateInvalid(f"{where}: {key} is {value!r}, which it cannot be")
+            raise GateInvalid(f"{where}: {key} is {value!r}, it must be {kind}")
 
 
 def _are_numbers(value: Any) -> bool:

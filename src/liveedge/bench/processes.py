@@ -31,7 +31,8 @@ class Taken:
 
     n_processes: int
     cpu_s: float  # since their start
-    rss_bytes: int
+    rss_bytes: int  # pages of files included, which the system keeps and drops as it likes
+    anon_bytes: int  # what the processes themselves have asked for
     pss_bytes: int | None  # None where it was not asked for, or /proc does not let us read it
     n_threads: int
     n_files: int | None  # open file descriptors
@@ -119,10 +120,16 @@ def taken(pids: Iterable[int], *, with_pss: bool = True, proc: Path = PROC) -> T
         n_processes=len(each),
         cpu_s=sum(one.cpu_s for one in each),
         rss_bytes=sum(one.rss_bytes for one in each),
+        anon_bytes=sum(one.anon_bytes for one in each),
         pss_bytes=sum(pss) if pss and len(pss) == len(each) else None,
         n_threads=sum(one.n_threads for one in each),
         n_files=sum(files) if len(files) == len(each) else None,
     )
+
+
+def started_ticks(pid: int, *, proc: Path = PROC) -> int | None:
+    """Since the machine's start. With the pid it tells which process this is."""
+    return _stat(proc / str(pid), 19)
 
 
 def thread_cpu_s(thread_id: int, *, proc: Path = PROC) -> float | None:
@@ -168,12 +175,14 @@ def _number(text: str) -> float | None:
 def _taken(process: Path, *, with_pss: bool) -> Taken | None:
     cpu_s = _cpu_s(process)
     status = _text(process / "status")
-    if cpu_s is None or not status:
+    rss_bytes = _kilobytes(status, "VmRSS:")
+    if cpu_s is None or rss_bytes is None:  # gone, or a zombie
         return None
     return Taken(
         n_processes=1,
         cpu_s=cpu_s,
-        rss_bytes=_kilobytes(status, "VmRSS:") or 0,
+        rss_bytes=rss_bytes,
+        anon_bytes=_kilobytes(status, "RssAnon:") or 0,
         pss_bytes=_kilobytes(_text(process / "smaps_rollup"), "Pss:") if with_pss else None,
         n_threads=_stat(process, 17) or 0,
         n_files=_n_entries(process / "fd"),

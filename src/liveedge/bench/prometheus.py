@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import TypeAlias
 
 Series: TypeAlias = tuple[str, Mapping[str, str], float]  # name, labels, value
@@ -35,15 +35,8 @@ KEPT = frozenset(
     }
 )
 _SPLIT_BY = {"encoder_groups_total": "cache", "budget_used": "of"}  # labels that stay apart
+_TYPE = re.compile(r"^# TYPE (\S+) (\S+)\s*$")
 _LOOKED_AT = frozenset({*QUEUE_DEPTH, *RUNNING, *KV_USED, *KEPT, *_SPLIT_BY})
-
-
-def parsed(text: str) -> Iterator[Series]:
-    """Every sample that is a number; what is no sample (comments, nonsense) is passed over."""
-    for line in text.splitlines():
-        series = _series(line)
-        if series is not None:
-            yield series
 
 
 def looked_at(text: str) -> dict[str, float]:
@@ -70,6 +63,27 @@ def looked_at(text: str) -> dict[str, float]:
     return found
 
 
+def gauges_and_totals(text: str) -> tuple[dict[str, float], dict[str, float]]:
+    """Every gauge and every total, by name and labels as written.
+
+    Totals are counters, and sums and counts of histograms; their buckets are left out.
+    """
+    kinds: dict[str, str] = {}
+    gauges: dict[str, float] = {}
+    totals: dict[str, float] = {}
+    for line in text.splitlines():
+        if named := _TYPE.match(line):
+            kinds[named[1]] = named[2]
+        elif series := _series(line):
+            name, _, value = series
+            key = line.rpartition("}")[0] + "}" if "{" in line else name
+            if kinds.get(name) == "gauge":
+                gauges[key] = value
+            elif not name.endswith("_bucket"):
+                totals[key] = value
+    return gauges, totals
+
+
 def _short(line: str) -> str:
     """The name without its prefix. Cheap: most lines are of no interest."""
     name = line.partition("{")[0].partition(" ")[0]
@@ -86,12 +100,3 @@ def _series(line: str) -> Series | None:
         return None
     labels = dict(_LABEL.findall(match[2] or ""))
     return (match[1], labels, value) if math.isfinite(value) else None
-
-
-def summed(series: Iterable[Series]) -> dict[str, float]:
-    """Every name with the sum over its labels, histograms left out: for whoever watches them all."""
-    found: dict[str, float] = {}
-    for name, _, value in series:
-        if not name.endswith(("_bucket", "_sum", "_count", "_created", "_info")):
-            found[name] = found.get(name, 0.0) + value
-    return found

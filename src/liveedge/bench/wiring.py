@@ -63,7 +63,7 @@ def new_folder(out: Path | None, name: str, clock: Clock) -> ResultFolder:
     try:
         path.mkdir(parents=True, exist_ok=True)
         if any(path.iterdir()):
-            raise RunFailed(f"{path} is not empty: a result goes into a folder of its own")
+            raise RunFailed(f"{path} is not empty: name a new folder with --out")
     except OSError as error:
         raise RunFailed(f"{path} cannot be made: {error.strerror}") from error
     return ResultFolder(path)
@@ -183,7 +183,9 @@ async def _first_model(http: httpx.AsyncClient) -> str:
     except (KeyError, TypeError, AttributeError) as error:
         raise RunFailed(f"{where} names no models: set target.model") from error
     if not names:
-        raise RunFailed(f"none of the {len(models)} models at {where} is ready")
+        raise RunFailed(
+            f"none of the {len(models)} models at {where} is ready: wait for it, or set target.model"
+        )
     return names[0]
 
 

@@ -131,6 +131,33 @@ def _add_compare(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     compare.set_defaults(command=later("compare", "compare"))
 
 
+def _add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """`liveedge bench report`."""
+    report = commands.add_parser(
+        "report",
+        help="write the report of a result again, or of several side by side",
+        description="Write report.html, report.md and report.png of a result folder, from its records"
+        " alone. With --compare, write compare.html, compare.md and compare.png with all of them in the"
+        " same charts. Prints the files. Exit status: 0 written; 1 not a result, or no axis in common.",
+    )
+    report.add_argument("folder", type=Path, metavar="FOLDER", help="a result folder")
+    report.add_argument(
+        "--compare",
+        type=Path,
+        metavar="OTHER",
+        nargs="+",
+        default=[],
+        help="result folders to show beside it, such as a peer's",
+    )
+    report.add_argument(
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="where to write a comparison (default: the first)",
+    )
+    report.set_defaults(command=later("report", "report"))
+
+
 # soak
 
 SOAK_HELP = {
@@ -164,33 +191,6 @@ SOAK_HELP = {
     "kill_every_s": "kill -9 of the engine's process, three times; the fourth lives five times as long",
     "rest_real_s": "real time at the end in which what is in progress may end",
 }
-
-
-def _add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """`liveedge bench report`."""
-    report = commands.add_parser(
-        "report",
-        help="write the report of a result again, or of several side by side",
-        description="Write report.html, report.md and report.png of a result folder, from its records"
-        " alone. With --compare, write compare.html, compare.md and compare.png with all of them in the"
-        " same charts. Prints the files. Exit status: 0 written; 1 not a result, or no axis in common.",
-    )
-    report.add_argument("folder", type=Path, metavar="FOLDER", help="a result folder")
-    report.add_argument(
-        "--compare",
-        type=Path,
-        metavar="OTHER",
-        nargs="+",
-        default=[],
-        help="result folders to show beside it, such as a peer's",
-    )
-    report.add_argument(
-        "--out",
-        type=Path,
-        metavar="FOLDER",
-        help="where to write a comparison (default: the first)",
-    )
-    report.set_defaults(command=later("report", "report"))
 
 
 def add_soak(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from liveedge.bench.soak.log import LogBroken
-from liveedge.bench.soak.options import OptionsInvalid, SoakOptions, differences
+from liveedge.bench.soak.options import OptionsInvalid, SoakOptions, differences, logged_options
 from liveedge.bench.soak.page import html
-from liveedge.bench.soak.run import ServerFailed, begin, go_on, logged_options
+from liveedge.bench.soak.run import ServerFailed, begin, go_on
 from liveedge.bench.soak.verdict import as_json, as_text, judged
 
 

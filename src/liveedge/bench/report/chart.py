@@ -14,7 +14,6 @@ from liveedge.bench.report.scale import Scale, Tick
 
 Shape: TypeAlias = Literal["none", "dot", "square", "diamond", "up", "down", "cross", "plus"]
 Dash: TypeAlias = Literal["solid", "dashed", "dotted", "dashdot"]
-SHAPES: tuple[Shape, ...] = ("dot", "square", "diamond", "up", "down", "cross", "plus")
 DASHES: tuple[Dash, ...] = ("solid", "dashed", "dotted", "dashdot")
 HATCHES = 5  # 0 is plain
 

@@ -41,7 +41,6 @@ ROLES: Mapping[str, tuple[str, str]] = {
     "r7": ("#7c1520", "#ffb199"),
 }
 RAMP = 8
-SERIES = 8
 
 
 def ramp(place: int, count: int) -> str:

@@ -15,8 +15,7 @@ from liveedge.bench.report.draw import XY, Letters, draw, draw_sample
 from liveedge.bench.report.palette import light
 from liveedge.bench.report.svg import HATCHED, OUTLINE
 
-FINE = 4  # pixels drawn for one of the sheet, each way: Pillow smooths no line
-SMOOTHED = 2  # of these become one of the file
+FINE = 4  # pixels drawn for one of the sheet, each way: Pillow smooths no line, and two become one
 DASH: Mapping[Dash, Sequence[float]] = {
     "solid": (),
     "dashed": (5, 3.5),
@@ -31,6 +30,7 @@ class PngCanvas:
 
     def __init__(self, sheet: Sheet, origin: XY) -> None:
         self._sheet = sheet
+        self._fine = sheet.fine
         self._origin = origin
 
     def rectangle(self, corner: XY, size: XY, style: Style, *, tip: str = "") -> None:
@@ -45,8 +45,8 @@ class PngCanvas:
 
     def line(self, points: Sequence[XY], style: Style) -> None:
         path = [self._at(point) for point in points]
-        width = max(round(style.width * FINE), 1)
-        dashes = [one * FINE for one in DASH[style.dash]]
+        width = max(round(style.width * self._fine), 1)
+        dashes = [one * self._fine for one in DASH[style.dash]]
         colour = _mixed(style)
         for run in _dashed(path, dashes) if dashes else [path]:
             self._sheet.pen.line(run, fill=colour, width=width, joint="curve")
@@ -60,7 +60,7 @@ class PngCanvas:
     def text(self, at: XY, text: str, letters: Letters) -> None:
         font = self._sheet.font(letters.size)
         anchor = _ANCHORS[letters.anchor]
-        thick = round(FINE * 0.4) if letters.bold else 0
+        thick = round(self._fine * 0.4) if letters.bold else 0
         line = " ".join(text.split())
         self._sheet.pen.text(
             self._at(at), line, fill=light(letters.colour), font=font, anchor=anchor,
@@ -68,14 +68,14 @@ class PngCanvas:
         )  # fmt: skip
 
     def _at(self, point: XY) -> XY:
-        return (self._origin[0] + point[0]) * FINE, (self._origin[1] + point[1]) * FINE
+        return (self._origin[0] + point[0]) * self._fine, (self._origin[1] + point[1]) * self._fine
 
     def _shape(self, point: XY, style: Style, *, hollow: bool) -> None:
         pen, colour = self._sheet.pen, _mixed(style)
         fill = light("paper") if hollow else colour
-        edge = round(1.5 * FINE)
+        edge = round(1.5 * self._fine)
         x, y = self._at(point)
-        half = style.size * FINE
+        half = style.size * self._fine
         if style.shape == "dot":
             pen.ellipse((x - half, y - half, x + half, y + half), fill, colour, edge)
             return
@@ -91,7 +91,7 @@ class PngCanvas:
         width, height = box[2] - box[0] + 1, box[3] - box[1] + 1
         tile = self._sheet.image.crop((box[0], box[1], box[2] + 1, box[3] + 1))
         pen = ImageDraw.Draw(tile)
-        step = round(HATCHED * FINE)
+        step = round(HATCHED * self._fine)
         for offset in range(-height - step, width + height + step, step):
             ends = {
                 1: (offset, height, offset + height, 0),
@@ -99,7 +99,7 @@ class PngCanvas:
                 3: (0, offset, width, offset),
                 4: (offset, 0, offset, height),
             }[number]
-            pen.line(ends, fill=light("paper"), width=FINE)
+            pen.line(ends, fill=light("paper"), width=self._fine)
         self._sheet.image.paste(tile, (box[0], box[1]))
 
 
@@ -139,21 +139,22 @@ def _dashed(path: Sequence[XY], dashes: Sequence[float]) -> list[list[XY]]:
 
 
 class Sheet:
-    """A picture with charts on it. Sizes in shown pixels."""
+    """A picture with charts on it. Sizes in shown pixels; `fine` is even, and 2 is rough and quick."""
 
-    def __init__(self, width: float, height: float) -> None:
-        size = (round(width * FINE), round(height * FINE))
+    def __init__(self, width: float, height: float, *, fine: int = FINE) -> None:
+        self.fine = fine
+        size = (round(width * self.fine), round(height * self.fine))
         self.image = Image.new("RGB", size, light("paper"))
         self.pen = ImageDraw.Draw(self.image)
         self._fonts: dict[float, Any] = {}
 
     def font(self, size: float) -> Any:
         if size not in self._fonts:
-            self._fonts[size] = ImageFont.load_default(size * FINE)
+            self._fonts[size] = ImageFont.load_default(size * self.fine)
         return self._fonts[size]
 
     def width_of(self, text: str, size: float) -> float:
-        return float(self.font(size).getlength(text)) / FINE
+        return float(self.font(size).getlength(text)) / self.fine
 
     def text(self, at: XY, text: str, letters: Letters) -> None:
         PngCanvas(self, (0.0, 0.0)).text(at, text, letters)
@@ -181,7 +182,7 @@ class Sheet:
         return y + 22
 
     def save(self, path: Path) -> None:
-        """With more than one pixel for each of the sheet, for dense screens."""
-        smooth = self.image.reduce(SMOOTHED)
+        """With `fine / 2` pixels for each of the sheet, each way: two for dense screens."""
+        smooth = self.image.reduce(2)
         method = Image.Quantize.FASTOCTREE
-        smooth.quantize(256, method, dither=Image.Dither.NONE).save(path, optimize=True)
+        smooth.quantize(256, method, dither=Image.Dither.NONE).save(path)

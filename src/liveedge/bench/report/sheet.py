@@ -11,7 +11,7 @@ from liveedge.bench.report.chart import Chart
 from liveedge.bench.report.document import Document
 from liveedge.bench.report.draw import Letters
 from liveedge.bench.report.latency_charts import latency_charts
-from liveedge.bench.report.png import Sheet
+from liveedge.bench.report.png import FINE, Sheet
 from liveedge.bench.report.rate_charts import throughput
 from liveedge.bench.report.run_view import RunView
 from liveedge.bench.report.stack_charts import failures
@@ -34,11 +34,13 @@ def sheet_charts(runs: Sequence[RunView]) -> list[Chart]:
     return made + accuracy_charts(runs)[:1]
 
 
-def write_sheet(document: Document, charts: Sequence[Chart], path: Path) -> None:
+def write_sheet(
+    document: Document, charts: Sequence[Chart], path: Path, *, fine: int = FINE
+) -> None:
     """A PNG."""
     rows = -(-len(charts) // COLUMNS)
     width = MARGIN * 2 + CELL[0] * COLUMNS + GAP * (COLUMNS - 1)
-    sheet = Sheet(width, HEAD + rows * (CELL[1] + GAP) + MARGIN / 2)
+    sheet = Sheet(width, HEAD + rows * (CELL[1] + GAP) + MARGIN / 2, fine=fine)
     _head(sheet, document, width)
     for number, chart in enumerate(charts):
         row, column = divmod(number, COLUMNS)

@@ -9,18 +9,25 @@ from liveedge.bench.measures import summarise_folder
 from liveedge.bench.report.content import content
 from liveedge.bench.report.html import html
 from liveedge.bench.report.markdown import markdown
+from liveedge.bench.report.png import FINE
 from liveedge.bench.report.run_view import RunView, Summarise, labels, opened
 from liveedge.bench.report.sheet import sheet_charts, write_sheet
 from liveedge.bench.result import ResultFolder, ResultInvalid
 
 
-def write_report(folder: ResultFolder, *, summarise: Summarise = summarise_folder) -> list[Path]:
+def write_report(
+    folder: ResultFolder, *, summarise: Summarise = summarise_folder, fine: int = FINE
+) -> list[Path]:
     """report.html, report.md and report.png of one run, into its folder. Raises ResultInvalid."""
-    return _written([opened(folder, summarise)], folder.path / "report")
+    return _written([opened(folder, summarise)], folder.path / "report", fine)
 
 
 def write_comparison(
-    folders: Sequence[ResultFolder], into: Path, *, summarise: Summarise = summarise_folder
+    folders: Sequence[ResultFolder],
+    into: Path,
+    *,
+    summarise: Summarise = summarise_folder,
+    fine: int = FINE,
 ) -> list[Path]:
     """compare.html, compare.md and compare.png of several runs, into a folder. Raises ResultInvalid.
 
@@ -40,13 +47,13 @@ def write_comparison(
             f"an open loop and a closed one have no axis of load in common: {loops}"
         )
     into.mkdir(parents=True, exist_ok=True)
-    return _written(runs, into / "compare")
+    return _written(runs, into / "compare", fine)
 
 
-def _written(runs: Sequence[RunView], stem: Path) -> list[Path]:
+def _written(runs: Sequence[RunView], stem: Path, fine: int) -> list[Path]:
     document = content(runs)
     page, text, picture = (stem.with_suffix(end) for end in (".html", ".md", ".png"))
     page.write_text(html(document), encoding="utf-8")
     text.write_text(markdown(document), encoding="utf-8")
-    write_sheet(document, sheet_charts(runs), picture)
+    write_sheet(document, sheet_charts(runs), picture, fine=fine)
     return [page, text, picture]

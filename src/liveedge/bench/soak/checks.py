@@ -14,7 +14,8 @@ from typing import Literal, TypeAlias
 
 from liveedge.bench.soak.log import Line
 from liveedge.bench.soak.options import FEWEST_STREAMS, SoakOptions
-from liveedge.bench.soak.series import loads, quantile, segments
+from liveedge.bench.soak.series import loads, segments
+from liveedge.bench.stats import percentile
 
 Outcome: TypeAlias = Literal["pass", "fail", "undecided"]
 
@@ -207,7 +208,7 @@ def _load(found: Evidence) -> tuple[float, int]:
     """Load average in the median, and cores, where the log has both."""
     busy = [load for _, load in loads(found.lines)]
     cores = int(found.lines[0].get("environment", {}).get("cores") or 0)
-    return (quantile(busy, 0.5), cores) if busy and cores else (0.0, 1)
+    return (percentile(busy, 50), cores) if busy and cores else (0.0, 1)
 
 
 def _counts(counted: Counter[str]) -> str:
@@ -256,7 +257,7 @@ def _engine(found: Evidence) -> Finding:
         return Finding(what, "undecided", "none was killed")
     took = [line["recovered_real_s"] for line in kills if line["ok"]]
     says = (
-        f"{len(took)} of {len(kills)}: right answers again after {quantile(took, 0.5):.1f} s in the"
+        f"{len(took)} of {len(kills)}: right answers again after {percentile(took, 50):.1f} s in the"
         f" median, {max(took, default=math.nan):.1f} s at most (real time)"
     )
     return _counted(what, [line for line in kills if not line["ok"]], says)

@@ -47,7 +47,9 @@ class Publisher:
             [sys.executable, "-m", PUBLISHERS[camera.kind], *map(str, words)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            start_new_session=True,
+            # Ctrl-C is for this process alone. Not a session: where we are killed while the group is
+            # stopped, the system wakes it, and it ends.
+            process_group=0,
         )
 
     @property

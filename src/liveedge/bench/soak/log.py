@@ -55,7 +55,9 @@ def read_log(path: Path) -> Sequence[Line]:
     for number, text in enumerate(texts, start=1):
         line = _parsed(text)
         if broken is not None and text and (line is None or line["what"] != "segment"):
-            raise LogBroken(f"{path}: line {broken} is no line of a soak, and others follow it")
+            raise LogBroken(
+                f"{path}: line {broken} is no line of a soak, and others follow it: take it out to go on"
+            )
         if line is not None:
             lines.append(line)
         broken = number if text and line is None else None

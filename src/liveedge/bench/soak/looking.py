@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import httpx
 
 from liveedge.bench.processes import gpus
+from liveedge.bench.prometheus import gauges_and_totals
 from liveedge.bench.soak import processes
 from liveedge.bench.soak.place import Place
 
 TIMEOUT_S = 30.0
 CONSTANT = ("liveedge_planned_bytes", "liveedge_build_info")
-_TYPE = re.compile(r"# TYPE (\S+) (\S+)")
-_SAMPLE = re.compile(r"([a-zA-Z_:][\w:]*)(\{.*\})? (\S+)")
 
 
 def look_on(place: Place) -> None:
@@ -42,7 +40,9 @@ def look(place: Place, http: httpx.Client, *, what: str = "look") -> None:
     if seen_gpus := gpus():
         fields["gpu_mb"] = sum(gpu.memory_used_mb or 0.0 for gpu in seen_gpus)
     try:
-        fields["gauges"], fields["totals"] = metrics(http.get("/metrics").raise_for_status().text)
+        page = http.get("/metrics").raise_for_status()
+        gauges, totals = gauges_and_totals(page.text)
+        fields["gauges"], fields["totals"] = _changing(gauges), totals
         listed = http.get("/v1beta/streams").raise_for_status().json()["data"]
     except httpx.HTTPError as error:
         fields["error"] = repr(error)[:200]
@@ -52,26 +52,9 @@ def look(place: Place, http: httpx.Client, *, what: str = "look") -> None:
     place.log.write(what, **fields)
 
 
-def metrics(text: str) -> tuple[dict[str, float], dict[str, float]]:
-    """Gauges and totals of a Prometheus page, by name and labels as written.
-
-    Totals are counters, and sums and counts of histograms; their buckets are left out.
-    """
-    kinds: dict[str, str] = {}
-    gauges: dict[str, float] = {}
-    totals: dict[str, float] = {}
-    for line in text.splitlines():
-        if named := _TYPE.fullmatch(line):
-            kinds[named[1]] = named[2]
-        elif sample := _SAMPLE.fullmatch(line):
-            name, key = sample[1], sample[1] + (sample[2] or "")
-            if name in CONSTANT:
-                continue
-            if kinds.get(name) == "gauge":
-                gauges[key] = float(sample[3])
-            elif not name.endswith("_bucket"):
-                totals[key] = float(sample[3])
-    return gauges, totals
+def _changing(gauges: Mapping[str, float]) -> dict[str, float]:
+    """Without those that say the same in every look."""
+    return {key: value for key, value in gauges.items() if not key.startswith(CONSTANT)}
 
 
 def seen(stream: Mapping[str, Any], now_ms: int) -> dict[str, Any]:

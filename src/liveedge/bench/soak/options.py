@@ -6,9 +6,12 @@ All times and rates are of the streams: at `speed` 8 an hour of them takes 7.5 m
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+from liveedge.bench.soak.log import NAME, Line, read_log
 
 FEWEST_STREAMS = 4
 
@@ -87,8 +90,25 @@ def from_json(found: Mapping[str, Any]) -> SoakOptions:
     """Raises OptionsInvalid where another version wrote it."""
     names = {field.name for field in dataclasses.fields(SoakOptions)}
     if unknown := sorted(set(found) - names):
-        raise OptionsInvalid(f"the log holds options that are not known: {', '.join(unknown)}")
+        raise OptionsInvalid(
+            f"the log holds options that are not known: {', '.join(unknown)}; use the version of liveedge"
+            " that wrote it"
+        )
     return SoakOptions(**{**found, "serve_flags": tuple(found.get("serve_flags", ()))})
+
+
+def logged_options(folder: Path) -> SoakOptions:
+    """Of the soak that is in this folder. Raises LogBroken and OptionsInvalid."""
+    return options_of(read_log(folder / NAME), folder)
+
+
+def options_of(lines: Sequence[Line], folder: Path) -> SoakOptions:
+    """Of the soak whose log these are. Raises OptionsInvalid."""
+    if not lines or lines[0]["what"] != "soak":
+        raise OptionsInvalid(
+            f"{folder / NAME} does not begin as the log of a soak does: name the folder of one"
+        )
+    return from_json(lines[0]["options"])
 
 
 def differences(logged: SoakOptions, asked: Mapping[str, Any]) -> list[str]:

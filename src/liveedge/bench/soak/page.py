@@ -1,13 +1,26 @@
-"""The report of a soak: one HTML file with everything in it, for light and dark, without a network."""
+"""The report of a soak: what its document says. `report.html` writes it, one file that needs no network."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from html import escape
-from typing import Any
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import TypeAlias
 
-from liveedge.bench.soak.charts import Drawn, Mark, chart, spark
+from liveedge.bench.report.chart import Axis, Chart, Mark, Series as Line, Strip, Style, thinned
+from liveedge.bench.report.document import (
+    Cell,
+    Document,
+    Fact,
+    Listing,
+    Section,
+    Table,
+    Tone,
+    Verdict,
+)
+from liveedge.bench.report.html import html as as_html
+from liveedge.bench.report.scale import Scale, linear, plain, ticks, time_ticks
+from liveedge.bench.soak import verdict as soak
 from liveedge.bench.soak.growth import TOLERANCES, Judged
 from liveedge.bench.soak.series import (
     SETTLE_LIFE_S,
@@ -16,211 +29,262 @@ from liveedge.bench.soak.series import (
     Series,
     cores,
     loads,
-    quantile,
     series,
 )
-from liveedge.bench.soak.verdict import Verdict
+from liveedge.bench.stats import percentile
 
-STYLE = """
-:root{--ink:#1d1d1b;--soft:#5d5c57;--page:#fff;--panel:#f6f5f1;--rule:#dcdad2;--good:#1a7f37;--bad:#c2272d;
---open:#9a6700;--c0:#2a6fc9;--c1:#d95926;--c2:#1f8a5b;--c3:#8250c4;--c4:#7a7a74}
-@media (prefers-color-scheme:dark){:root{--ink:#ecebe6;--soft:#a5a49c;--page:#161615;--panel:#20201e;
---rule:#383732;--good:#56b870;--bad:#f07575;--open:#d9a83c;--c0:#6ea8ee;--c1:#f08a5d;--c2:#5cc598;
---c3:#b393ec;--c4:#9d9c95}}
-*{box-sizing:border-box}
-body{margin:0 auto;padding:28px 20px 60px;max-width:1040px;background:var(--page);color:var(--ink);
-font:15px/1.5 system-ui,sans-serif}
-h1{font-size:26px;margin:0 0 6px}h2{font-size:18px;margin:34px 0 10px}p{margin:6px 0}
-.soft{color:var(--soft)}.pass,.flat,.pool{color:var(--good)}.fail,.grows{color:var(--bad)}.undecided{color:var(--open)}
-.pool{color:var(--soft)}
-.label{display:inline-block;border:2px solid var(--open);color:var(--open);font-weight:600;padding:4px 10px;margin:8px 0}
-.tiles{display:grid;grid-template-columns:repeat(auto-fill,minmax(150px,1fr));gap:10px;margin:16px 0}
-.tiles div{background:var(--panel);padding:10px 12px}.tiles b{display:block;font-size:19px}
-.wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:14px}
-td,th{text-align:left;vertical-align:top;padding:5px 10px 5px 0;border-bottom:1px solid var(--rule)}
-th{color:var(--soft);font-weight:500}td.n{white-space:nowrap;font-variant-numeric:tabular-nums}
-td.o{font-weight:600;white-space:nowrap}
-figure{margin:0 0 22px}figcaption{font-weight:600;margin-bottom:4px}svg{width:100%;height:auto;display:block}
-.spark{width:150px;height:28px}.grid{stroke:var(--rule)}.mark{stroke:var(--soft);stroke-dasharray:2 3;opacity:.6}
-.tick{fill:var(--soft);font:11px system-ui,sans-serif}.line{fill:none;stroke-width:1.5;stroke-linejoin:round}
-.c0{stroke:var(--c0)}.c1{stroke:var(--c1)}.c2{stroke:var(--c2)}.c3{stroke:var(--c3)}.c4{stroke:var(--c4)}
-.dot,.pale{fill:none;stroke:var(--c0);stroke-width:2;stroke-linecap:round}.pale{stroke:var(--rule)}
-.keys span{margin-right:16px;color:var(--soft);font-size:13px}.keys i{display:inline-block;width:14px;height:3px;
-margin-right:6px;vertical-align:middle}
-i.c0{background:var(--c0)}i.c1{background:var(--c1)}i.c2{background:var(--c2)}i.c3{background:var(--c3)}i.c4{background:var(--c4)}
-pre{background:var(--panel);padding:12px;overflow-x:auto;font-size:12.5px}
-"""
+Point: TypeAlias = tuple[float, float, Hashable]  # at s, value, group
+
 ROLES = ("server", "engine", "standby", "others")
-OUTCOMES = {"pass": "PASS", "fail": "FAIL", "undecided": "UNDECIDED"}
+TONES: Mapping[str, Tone] = {
+    "pass": "good",
+    "flat": "good",
+    "pool": "muted",
+    "undecided": "doubt",
+    "fail": "bad",
+    "grows": "bad",
+}
+UNITS = {"memory": " MB", "time": " ms"}
+LOOKS = (
+    Style(colour="c0"),
+    Style(colour="c1", dash="dashed"),
+    Style(colour="c2", dash="dashdot"),
+    Style(colour="c3", dash="dotted"),
+    Style(colour="c7", width=1.2),
+)
+SETTLING = Style(colour="axis", shape="dot", size=1.2, strength=0.5)
+JUDGED = Style(colour="c0", shape="dot", size=1.4)
+KILL = Style(colour="bad", shape="down", size=2.6)
+MOST_POINTS = 700  # of a line: more are not seen
+MOST_DOTS = 300  # of a series in its small chart
 
 
-def html(found: Verdict) -> str:
+def html(found: soak.Verdict) -> str:
     """The whole page."""
-    all_series = {one.name: one for one in series(found.evidence.lines, found.options)}
+    return as_html(document(found))
+
+
+def document(found: soak.Verdict) -> Document:
+    """What is told, in its order."""
     end_s = max((float(line["at_s"]) for line in found.evidence.lines), default=0.0)
-    parts = [
-        *_head(found),
-        *_tiles(found, end_s),
-        "<h2>What was checked</h2>",
-        *_findings(found),
-        "<h2>What grows</h2>",
-        *_growths(found.growths, end_s),
-        "<h2>Over time</h2>",
-        _axis_says(found),
-        *_charts(found, all_series, end_s),
-        "<h2>How this was computed</h2>",
-        *_method(),
-        "<h2>Settings</h2>",
-        *_settings(found),
+    time = _time_axis(end_s)
+    return Document(
+        kind="Soak",
+        title=f"{found.options.hours:g} hours of everything at once",
+        subtitle=[f"{found.options.n_streams} cameras, {found.time_says}"],
+        verdict=Verdict(
+            word=found.outcome.upper(), tone=TONES[found.outcome], reasons=_reasons(found)
+        ),
+        facts=list(_facts(found, end_s)),
+        warnings=[found.time_says] if found.is_accelerated else [],
+        sections=[
+            Section(name="checks", title="What was checked", tables=[_findings(found)]),
+            Section(name="growth", title="What grows", tables=[_growths(found.growths)]),
+            Section(
+                name="time",
+                title="Over time",
+                texts=["Lines break where a process or the server began anew."],
+                charts=list(_charts(found, time)),
+            ),
+            Section(
+                name="series",
+                title="Every series that was judged",
+                texts=["In the order of the table above."],
+                charts=[_judged_chart(one, time) for one in found.growths],
+            ),
+            Section(
+                name="method",
+                title="How this was computed",
+                texts=[_method()],
+                listings=[_settings(found)],
+            ),
+        ],
+    )
+
+
+def _reasons(found: soak.Verdict) -> list[str]:
+    told = [f"Failed: {one.what}: {one.says}" for one in found.findings if one.outcome == "fail"]
+    told += [
+        f"{one.series.name} grows: {one.says}" for one in found.growths if one.growth == "grows"
     ]
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>Soak: {OUTCOMES[found.outcome]}</title><style>{STYLE}</style></head><body>"
-        + "\n".join(parts)
-        + "</body></html>\n"
-    )
-
-
-def _axis_says(found: Verdict) -> str:
-    return (
-        f"<p class='soft'>Horizontal: hours of stream time{_accelerated(found)}. Dashed: the engine"
-        " was killed. Lines break where a process or the server began anew.</p>"
-    )
-
-
-def _accelerated(found: Verdict) -> str:
-    return f", accelerated {found.options.speed:g} times" if found.is_accelerated else ""
-
-
-def _head(found: Verdict) -> Iterator[str]:
-    yield f"<h1>Soak: <span class='{found.outcome}'>{OUTCOMES[found.outcome]}</span></h1>"
-    if found.is_accelerated:
-        yield f"<p class='label'>{escape(found.time_says)}</p>"
-    reasons = [one.what for one in found.findings if one.outcome == "fail"]
-    reasons += [f"{one.series.name} grows" for one in found.growths if one.growth == "grows"]
     unclear = [one.what for one in found.findings if one.outcome == "undecided"]
     unclear += [one.series.name for one in found.growths if one.growth == "undecided"]
-    if reasons:
-        yield f"<p>Failed: {escape('; '.join(reasons))}.</p>"
     if unclear:
-        yield f"<p>Undecided: {escape('; '.join(unclear))}.</p>"
-    if not reasons and not unclear:
-        yield "<p>Nothing grows, and nothing broke that was not broken on purpose.</p>"
+        told.append(f"Undecided: {'; '.join(unclear)}")
+    return told or ["Nothing grows, and nothing broke that was not broken on purpose."]
 
 
-def _tiles(found: Verdict, end_s: float) -> Iterator[str]:
-    asks = [line for line in found.evidence.asks if line["status"] == 200]
-    ttft = [line["ttft_ms"] for line in asks if "ttft_ms" in line]
+def _facts(found: soak.Verdict, end_s: float) -> Iterator[Fact]:
+    ttft = [
+        one["ttft_ms"] for one in found.evidence.asks if one["status"] == 200 and "ttft_ms" in one
+    ]
     busy = [load for _, load in loads(found.evidence.lines)]
     kills = [line["recovered_real_s"] for line in found.evidence.done.get("kill", ()) if line["ok"]]
-    tiles = [
-        (f"{end_s / 3600:.2f} h", f"of stream time{_accelerated(found)}"),
-        (f"{end_s / 3600 / found.options.speed:.2f} h", "of real time"),
-        (f"{len(found.evidence.asks):,}", "questions"),
-        (
-            f"{quantile(ttft, 0.5):.0f} / {quantile(ttft, 0.95):.0f} ms",
-            "first token p50 / p95, real",
-        ),
-        (f"{len(found.evidence.begun.get('kill', ()))}", "engine kills"),
-        (f"{max(kills, default=0.0):.1f} s", "longest recovery, real"),
-        (f"{quantile(busy, 0.5):.1f}", "load of the machine, median"),
-    ]
-    yield "<div class='tiles'>"
-    yield from (
-        f"<div><b>{value}</b><span class='soft'>{what}</span></div>" for value, what in tiles
+    real_h = end_s / 3600 / found.options.speed
+    yield Fact(
+        name="Stream time", value=f"{end_s / 3600:.2f} h", detail=f"{real_h:.2f} h of real time"
     )
-    yield "</div>"
-
-
-def _findings(found: Verdict) -> Iterator[str]:
-    yield "<div class='wide'><table>"
-    for one in found.findings:
-        yield (
-            f"<tr><td class='o {one.outcome}'>{one.outcome}</td><td>{escape(one.what)}</td>"
-            f"<td class='soft'>{escape(one.says)}</td></tr>"
+    yield Fact(name="Questions", value=f"{len(found.evidence.asks):,}")
+    if ttft:
+        p50, p95 = (percentile(ttft, share) for share in (50, 95))
+        yield Fact(
+            name="First token", value=f"{p50:.0f} ms", detail=f"p50, real time; p95 {p95:.0f} ms"
         )
-    yield "</table></div>"
+    if kills:
+        yield Fact(
+            name="Longest recovery",
+            value=f"{max(kills):.1f} s",
+            detail=f"real time, of {len(found.evidence.begun['kill'])} engine kills",
+        )
+    if busy:
+        yield Fact(name="Load of the machine", value=f"{percentile(busy, 50):.1f}", detail="median")
 
 
-def _growths(growths: Sequence[Judged], end_s: float) -> Iterator[str]:
-    yield (
-        "<div class='wide'><table><tr><th></th><th>series</th><th>per hour (95 % interval)</th>"
-        "<th>tolerance</th><th>level</th><th>judged points (pale: settling)</th></tr>"
+def _findings(found: soak.Verdict) -> Table:
+    return Table(
+        caption="Checks",
+        head=("check", "outcome", "what was found"),
+        rows=[
+            (one.what, Cell(one.outcome, TONES[one.outcome]), one.says) for one in found.findings
+        ],
+        n_names=3,
     )
-    for one in growths:
-        rate, level = "too few points", ""
-        if one.slope is not None:
-            rate = f"{one.slope.per_h:+.3g} ({one.slope.low:+.3g} to {one.slope.high:+.3g})"
-            level = f"{one.slope.level:.4g} {one.series.unit}"
-        drawn = spark(one.series.settling, one.series.points, end_s=end_s)
-        yield (
-            f"<tr title='{escape(one.says)}'><td class='o {one.growth}'>{one.growth}</td>"
-            f"<td>{escape(one.series.name)}</td><td class='n'>{rate}</td>"
-            f"<td class='n'>{one.tolerance:.3g} {one.series.unit}</td><td class='n'>{level}</td>"
-            f"<td>{drawn}</td></tr>"
-        )
-    yield "</table></div>"
 
 
-def _charts(found: Verdict, known: dict[str, Series], end_s: float) -> Iterator[str]:
-    marks = [Mark(float(line["at_s"]), "kill") for line in found.evidence.begun.get("kill", ())]
+def _growths(growths: Sequence[Judged]) -> Table:
+    return Table(
+        caption="Slope of each series, per hour of stream time",
+        head=("series", "outcome", "per hour", "95 % interval", "tolerance", "level"),
+        rows=[_growth(one) for one in growths],
+        n_names=2,
+    )
 
-    def of(*names: str) -> list[Drawn]:
-        return [Drawn(name, _all_points(known[name])) for name in names if name in known]
+
+def _growth(one: Judged) -> Sequence[str | Cell]:
+    unit = f" {one.series.unit}" if one.series.unit else ""
+    rate, interval, level = "too few points", "", ""
+    if one.slope is not None:
+        rate = f"{one.slope.per_h:+.3g}"
+        interval = f"{one.slope.low:+.3g} to {one.slope.high:+.3g}"
+        level = f"{one.slope.level:.4g}{unit}"
+    outcome = Cell(one.growth, TONES[one.growth])
+    return one.series.name, outcome, rate, interval, f"{one.tolerance:.3g}{unit}", level
+
+
+def _time_axis(end_s: float) -> Axis:
+    scale = Scale(0.0, max(end_s, 1.0))
+    return Axis(label="stream time", scale=scale, ticks=time_ticks(scale), grid=False)
+
+
+def _charts(found: soak.Verdict, time: Axis) -> Iterator[Chart]:
+    known = {one.name: one for one in series(found.evidence.lines, found.options)}
+
+    def of(*names: str) -> dict[str, list[Point]]:
+        return {name: _all_points(known[name]) for name in names if name in known}
 
     own = [f"{role}: memory of its own" for role in ROLES]
     resident = [f"{role}: resident memory" for role in ROLES]
     held = [
         f"{role}: {what}" for what in ("descriptors", "threads") for role in ("server", "engine")
     ]
+    kills = [(float(line["at_s"]), "") for line in found.evidence.begun.get("kill", ())]
+    marks = [Strip(caption="kill", items=kills, style=KILL, label="engine killed")] if kills else []
     for title, unit, drawn in (
         ("Memory of the processes' own", "MB", of(*own)),
         ("Resident memory, pages of files included", "MB", of(*resident)),
         ("Descriptors and threads", "number", of(*held)),
-        (
-            "Age of the newest frames of live cameras",
-            "ms of stream time",
-            of("age of the newest frames"),
-        ),
+        ("Age of live cameras' newest frames", "ms, stream time", of("age of the newest frames")),
         ("First token", "ms, real time", of("first token p50 (real)", "first token p95 (real)")),
         ("Time between tokens", "ms, real time", of("time between tokens (real)")),
         ("Busy cores and load of the whole machine", "cores", _busy(found)),
     ):
-        yield chart(title, unit, drawn, end_s=end_s, marks=marks)
+        if drawn:
+            yield _chart(title, unit, drawn, time, marks)
 
 
-def _all_points(one: Series) -> list[tuple[float, float, Any]]:
+def _chart(
+    title: str, unit: str, drawn: Mapping[str, Sequence[Point]], time: Axis, marks: Sequence[Mark]
+) -> Chart:
+    lines = [
+        Line(label=name, points=_broken(points), style=look)
+        for (name, points), look in zip(drawn.items(), LOOKS, strict=False)
+    ]
+    scale = linear(value for points in drawn.values() for _, value, _ in points)
+    return Chart(
+        title=title,
+        about=f"{title} along the time of the streams.",
+        x=time,
+        y=Axis(label=unit, scale=scale, ticks=ticks(scale, plain, wanted=4)),
+        marks=[*marks, *lines],
+        wide=True,
+    )
+
+
+def _broken(points: Sequence[Point]) -> list[tuple[float, float | None]]:
+    """With a gap where the group changes."""
+    kept = points[:: max(1, len(points) // MOST_POINTS)]
+    found: list[tuple[float, float | None]] = [(at_s, value) for at_s, value, _ in kept[:1]]
+    for (_, _, before), (at_s, value, group) in pairwise(kept):
+        found += [(at_s, value)] if group == before else [(at_s, None), (at_s, value)]
+    return found
+
+
+def _judged_chart(one: Judged, time: Axis) -> Chart:
+    """The points of a series: those that were judged, and pale those that were settling."""
+    settling, judged = (
+        thinned([(at_s, value) for at_s, value, _ in points], most=MOST_DOTS)[0]
+        for points in (one.series.settling, one.series.points)
+    )
+    values = [value for _, value in (*settling, *judged)]
+    scale = linear(values, zero=not values or min(values) < max(values) / 3)
+    return Chart(
+        title=one.series.name,
+        about=f"Every look at {one.series.name}. {one.growth}: {one.says}.",
+        x=time,
+        y=Axis(label=one.series.unit, scale=scale, ticks=ticks(scale, plain, wanted=4)),
+        marks=[
+            Line(label="settling", points=settling, style=SETTLING, joined=False),
+            Line(label="judged", points=judged, style=JUDGED, joined=False),
+        ],
+        notes=[f"{one.growth}: {one.says}."],
+    )
+
+
+def _all_points(one: Series) -> list[Point]:
     """With those that were settling, each in its place."""
-    return sorted([*one.settling, *one.points], key=lambda point: point[0])
+    found: list[Point] = [*one.settling, *one.points]
+    return sorted(found, key=lambda point: point[0])
 
 
-def _busy(found: Verdict) -> list[Drawn]:
-    lines: dict[str, list[tuple[float, float, Any]]] = {}
+def _busy(found: soak.Verdict) -> dict[str, list[Point]]:
+    lines: dict[str, list[Point]] = {}
     for at_s, spent in cores(found.evidence.lines, found.options.speed):
         for role, value in spent.items():
             lines.setdefault(role, []).append((at_s, value, 0))
-    load = [(at_s, value, 0) for at_s, value in loads(found.evidence.lines)]
-    return [*(Drawn(role, lines.get(role, [])) for role in ROLES), Drawn("machine's load", load)]
+    load: list[Point] = [(at_s, value, 0) for at_s, value in loads(found.evidence.lines)]
+    drawn = {role: lines[role] for role in ROLES if role in lines}
+    return {**drawn, "machine's load": load} if load else drawn
 
 
-def _method() -> Iterator[str]:
+def _method() -> str:
     rules = ", ".join(
-        f"{kind} {share:.1%} of the level or {amount:g}{' MB' if kind == 'memory' else ' ms' if kind == 'time' else ''}"
+        f"{kind} {share:.1%} of the level or {amount:g}{UNITS.get(kind, '')}"
         for kind, (share, amount) in TOLERANCES.items()
     )
-    yield (
-        f"<p>Slopes are over what is left after the first {SETTLE_SHARE:.0%} of the time after each start of the"
-        f" server, {SETTLE_MOST_S / 3600:g} hour at most, and of the life of each process that took another's place, {SETTLE_LIFE_S / 60:g} minutes at least. Every"
-        " start and every life of a process has a level of its own; all share one slope, by least"
-        " squares. The interval does not take points as independent (see docs/soak.md). A series"
-        " grows where the whole interval is above its tolerance, is flat where the whole interval is"
-        " below it, and is undecided where neither holds. Tolerances per hour, whichever is larger:"
-        f" {escape(rules)}. A pool with a bound may fill up to it.</p>"
+    return (
+        f"Slopes are over what is left after the first {SETTLE_SHARE:.0%} of the time after each"
+        f" start of the server, {SETTLE_MOST_S / 3600:g} hour at most, and of the life of each process"
+        f" that took another's place, {SETTLE_LIFE_S / 60:g} minutes at least. Every start and"
+        " every life of a process has a level of its own; all share one slope, by least squares. The"
+        " interval does not take points as independent (see docs/soak.md). A series grows where the"
+        " whole interval is above its tolerance and the later half of each life goes on, is flat"
+        " where the whole interval or that of the later halves is below it, and is undecided where"
+        f" neither holds. Tolerances per hour, whichever is larger: {rules}. A pool with a bound may"
+        " fill up to it."
     )
 
 
-def _settings(found: Verdict) -> Iterator[str]:
+def _settings(found: soak.Verdict) -> Listing:
     first = found.evidence.lines[0]
     told = {"environment": first.get("environment", {}), "options": found.options.as_json()}
-    yield f"<pre>{escape(json.dumps(told, indent=1))}</pre>"
+    return Listing(caption="Settings", text=json.dumps(told, indent=1))

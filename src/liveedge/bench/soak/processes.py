@@ -1,69 +1,52 @@
-"""What the processes of a server take, as the system tells: memory, descriptors, threads, time.
+"""Which processes a server has, by role, and what each takes. Linux only.
 
-Linux only. A process that ends while it is looked at is left out.
+A process that ends while it is looked at is left out.
 """
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-from liveedge.bench.processes import machine_ticks, process_tree
+from liveedge.bench.processes import (
+    PROC,
+    Taken,
+    machine_ticks,
+    process_tree,
+    started_ticks,
+    taken,
+)
 
-PROC = Path("/proc")
 ENGINE = "liveedge.engine.process.main"
-_KB = re.compile(r"^(VmRSS|RssAnon|RssShmem):\s+(\d+) kB$", re.MULTILINE)
-_THREADS = re.compile(r"^Threads:\s+(\d+)$", re.MULTILINE)
+_MB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class Process:
     """One process at one moment."""
 
     pid: int
-    started_ticks: int  # with the pid: which process it is
-    rss_kb: int  # VmRSS: pages of files included, which the system keeps and drops as it likes
-    anon_kb: int  # what the process itself has asked for
-    fds: int
-    threads: int
-    cpu_s: float  # since it started
+    born_ticks: int  # with the pid: which process it is
+    took: Taken
 
 
-def taken(pid: int) -> Taken | None:
+def process(pid: int) -> Process | None:
     """None where there is no such process any more."""
-    folder = PROC / str(pid)
-    try:
-        stat = (folder / "stat").read_text().rpartition(")")[2].split()
-        status = (folder / "status").read_text()
-        n_fds = sum(1 for _ in (folder / "fd").iterdir())
-    except OSError:
+    born_ticks, took = started_ticks(pid), taken([pid], with_pss=False)
+    if born_ticks is None or not took.n_processes or took.n_files is None:
         return None
-    kb = {name: int(value) for name, value in _KB.findall(status)}
-    threads = _THREADS.search(status)
-    if "RssAnon" not in kb or threads is None:  # a zombie
-        return None
-    return Taken(
-        pid=pid,
-        started_ticks=int(stat[19]),
-        rss_kb=kb["VmRSS"],
-        anon_kb=kb["RssAnon"],
-        fds=n_fds,
-        threads=int(threads[1]),
-        cpu_s=(int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK"),
-    )
+    return Process(pid=pid, born_ticks=born_ticks, took=took)
 
 
-def of_server(pid: int) -> dict[str, list[Taken]]:
+def of_server(pid: int) -> dict[str, list[Process]]:
     """By role: the server, its engine, the process that stands by for it, and all others."""
-    below = [found for child in process_tree(pid)[1:] if (found := taken(child)) is not None]
+    below = [found for child in process_tree(pid)[1:] if (found := process(child)) is not None]
     engines = sorted(
-        (found for found in below if _is_engine(found.pid)), key=lambda found: found.started_ticks
+        (found for found in below if _is_engine(found.pid)), key=lambda found: found.born_ticks
     )
     known = {found.pid for found in engines}
-    server = taken(pid)
+    server = process(pid)
     return {
         "server": [] if server is None else [server],
         "engine": engines[:1],  # the oldest: the others wait until it is gone
@@ -99,13 +82,13 @@ def _is_engine(pid: int) -> bool:
         return False
 
 
-def as_json(found: Taken) -> Mapping[str, float]:
+def as_json(found: Process) -> Mapping[str, float | None]:
     return {
         "pid": found.pid,
-        "born": found.started_ticks,
-        "rss_mb": round(found.rss_kb / 1024, 3),
-        "anon_mb": round(found.anon_kb / 1024, 3),
-        "fds": found.fds,
-        "threads": found.threads,
-        "cpu_s": round(found.cpu_s, 2),
+        "born": found.born_ticks,
+        "rss_mb": round(found.took.rss_bytes / _MB, 3),
+        "anon_mb": round(found.took.anon_bytes / _MB, 3),
+        "fds": found.took.n_files,
+        "threads": found.took.n_threads,
+        "cpu_s": round(found.took.cpu_s, 2),
     }

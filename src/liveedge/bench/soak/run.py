@@ -27,7 +27,7 @@ from liveedge.bench.soak.killing import kill_on
 from liveedge.bench.soak.leaving import leave_answers_on
 from liveedge.bench.soak.log import NAME, Log, read_log
 from liveedge.bench.soak.looking import look_at_rest, look_on
-from liveedge.bench.soak.options import OptionsInvalid, SoakOptions, from_json
+from liveedge.bench.soak.options import OptionsInvalid, SoakOptions, logged_options
 from liveedge.bench.soak.place import Place, StreamTime
 from liveedge.bench.soak.slow import read_slowly_on
 from liveedge.bench.soak.watching import Watched, watch_on
@@ -74,14 +74,6 @@ def environment() -> Mapping[str, Any]:
         "cores": os.cpu_count(),
         "command": " ".join(sys.argv),
     }
-
-
-def logged_options(folder: Path) -> SoakOptions:
-    """Of the soak that is in this folder. Raises LogBroken and OptionsInvalid."""
-    lines = read_log(folder / NAME)
-    if not lines or lines[0]["what"] != "soak":
-        raise OptionsInvalid(f"{folder / NAME} does not begin as the log of a soak does")
-    return from_json(lines[0]["options"])
 
 
 def passed_s(folder: Path) -> float:
@@ -302,4 +294,4 @@ def progress(place: Place) -> str:
     return f"{hours:.2f} of {of:g} hours{kind}"
 
 
-__all__ = ["ServerFailed", "begin", "go_on", "logged_options", "passed_s"]
+__all__ = ["ServerFailed", "begin", "go_on", "passed_s"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from liveedge.bench.soak.log import Line
 from liveedge.bench.soak.options import SoakOptions
+from liveedge.bench.stats import percentile
 
 Kind: TypeAlias = Literal["memory", "count", "time", "pool"]
 
@@ -284,10 +285,9 @@ def _answers(gathering: Gathering, lines: Sequence[Line], kills: Sequence[float]
     for span, found in sorted(spans.items()):
         if len(found) >= FEWEST_ANSWERS:
             middle_s = (span + 0.5) * SPAN_S
-            for share, percent in ((0.5, 50), (0.95, 95)):
-                value = quantile(found, share)
+            for percent in (50, 95):
                 name = f"first token p{percent} (real)"
-                gathering.add(name, "time", "ms", middle_s, value)
+                gathering.add(name, "time", "ms", middle_s, percentile(found, percent))
                 if name in gathering.found:
                     gathering.found[name].around_s = SPAN_S / 2
 
@@ -296,17 +296,6 @@ def loads(lines: Sequence[Line]) -> list[tuple[float, float]]:
     """The machine's load average, by stream time."""
     looks = [line for line in lines if line["what"] == "look" and "machine" in line]
     return [(float(look["at_s"]), float(look["machine"]["load"])) for look in looks]
-
-
-def quantile(found: Iterable[float], share: float) -> float:
-    """Linear between the two nearest; NaN of nothing."""
-    ordered = sorted(found)
-    if not ordered:
-        return float("nan")
-    place = share * (len(ordered) - 1)
-    low = int(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
 def cores(lines: Sequence[Line], speed: float) -> Iterator[tuple[float, Mapping[str, float]]]:

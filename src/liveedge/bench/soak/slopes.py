@@ -11,7 +11,7 @@ the points as independent, which those of memory and ages never are: it is the w
 - a HAC variance (Bartlett kernel over a tenth of the points) with the critical value of Kiefer and
   Vogelsang for that share, for noise of any other shape.
 
-On simulated noise (`tests/unit/test_soak_slopes.py`) it covers the truth in 94 % of runs and more,
+On simulated noise (`tests/unit/test_soak_slopes.py`) it covers the truth in 93 % of runs and more,
 from independent points to coefficients of 0.97 and mixtures of both, with 600 points; with 120 or
 fewer, noise that is slower than a tenth of the run makes it too narrow.
 """

@@ -11,7 +11,7 @@ from typing import Any
 from liveedge.bench.soak.checks import Evidence, Finding, Outcome, checks, evidence
 from liveedge.bench.soak.growth import Judged, judge
 from liveedge.bench.soak.log import NAME, Line, read_log
-from liveedge.bench.soak.options import OptionsInvalid, SoakOptions, from_json
+from liveedge.bench.soak.options import SoakOptions, options_of
 from liveedge.bench.soak.series import series
 
 STATUS = {"pass": 0, "fail": 1, "undecided": 3}
@@ -50,9 +50,7 @@ class Verdict:
 def judged(folder: Path) -> Verdict:
     """Raises LogBroken and OptionsInvalid."""
     lines = read_log(folder / NAME)
-    if not lines or lines[0]["what"] != "soak":
-        raise OptionsInvalid(f"{folder / NAME} does not begin as the log of a soak does")
-    return verdict(lines, from_json(lines[0]["options"]), server_logs(folder))
+    return verdict(lines, options_of(lines, folder), server_logs(folder))
 
 
 def verdict(lines: Sequence[Line], options: SoakOptions, server_says: Finding) -> Verdict:

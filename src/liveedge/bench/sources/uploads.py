@@ -115,7 +115,8 @@ class UploadCameras:
             if self._clock.monotonic_s() > limit_s:
                 raise SourceFailed(
                     f"not every camera has drawn {self._held} frames in time; this machine is too"
-                    f" slow for {sources.count} of {sources.fps:g} frames per second"
+                    f" slow for {sources.count} of {sources.fps:g} frames per second: set sources.count or"
+                    " sources.fps lower"
                 )
             await self._clock.sleep(POLL_S)
         self._refuse_too_much()
