@@ -239,13 +239,32 @@ def test_a_run_of_any_kind_has_a_report(tmp_path: Path, records: list[Record]) -
     check(folder.path)
 
 
+def test_the_shares_of_a_mix_are_told_apart(tmp_path: Path) -> None:
+    mix = [
+        {"name": "now", "weight": 3.0, "kinds": ["lamp"]},
+        {"name": "clip", "kinds": ["door"], "media": {"frames": 4}},
+    ]
+    records = [
+        answer(n, share="clip" if n % 4 == 0 else "now", correct=n % 4 != 0, truth="on")
+        for n in range(12)
+    ]
+    folder = bare(tmp_path / "a", records, one_step(mix=mix))
+    write_report(folder)
+    text = check(folder.path)
+    assert "a mix of 75 % now (1 frame of 640x480), 25 % clip (4 frames of 640x480)" in text
+    assert "The shares of the mix" in text
+    assert "Accuracy by what the model was shown" in text
+    assert "now, 1 frame of 640x480: 9 of 9 right" in text
+    assert "clip, 4 frames of 640x480: 0 of 3 right" in text
+
+
 def test_a_closed_loop_has_a_report_that_says_so(tmp_path: Path) -> None:
     asked = one_step(load={"kind": "closed", "concurrency": [1, 4], "duration_s": 5.0})
     folder = bare(tmp_path / "a", [answer(n, step=n % 2) for n in range(8)], asked)
     write_report(folder, fine=ROUGH)
     text = check(folder.path)
     assert "closed loop" in text
-    assert "4 at once" in text
+    assert "4 in flight" in text
 
 
 def test_steps_that_are_not_valid_are_marked(tmp_path: Path) -> None:

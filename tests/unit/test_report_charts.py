@@ -144,6 +144,13 @@ def test_what_has_no_value_stands_above_the_plot() -> None:
     assert y < top
 
 
+def test_a_text_without_room_leaves_a_mark() -> None:
+    strip = Strip(caption="not ok", items=[(5, "12 %"), (5.1, "13 %"), (9, "14 %")])
+    canvas = seen(chart(strip))
+    assert [text for _, text, _ in canvas.texts if "%" in text] == ["12 %", "14 %"]
+    assert len(canvas.points) == 1
+
+
 def test_labels_in_the_margin_do_not_touch() -> None:
     labels = [EndLabel(y=99 + n / 10, text=f"{n}") for n in range(5)]
     canvas = seen(chart(*labels))

@@ -19,12 +19,12 @@ def has_accuracy(run: RunView) -> bool:
 
 
 def accuracy_charts(runs: Sequence[RunView]) -> list[Chart]:
-    """Against load and by kind; of several runs by envelope, too."""
+    """Against load and by kind; of a mix and of several runs by envelope, too."""
     judged = [run for run in runs if has_accuracy(run)]
     if not judged:
         return []
-    charts = [_by_load(judged), _by_kind(judged)]
-    return charts + ([_by_envelope(judged)] if len(runs) > 1 else [])
+    by_envelope = _by_envelope(judged)
+    return [_by_load(judged), _by_kind(judged), *([by_envelope] if by_envelope else [])]
 
 
 def _by_load(runs: Sequence[RunView]) -> Chart:
@@ -69,11 +69,22 @@ def _by_kind(runs: Sequence[RunView]) -> Chart:
     return _rows("Accuracy by kind of question", names, rows)
 
 
-def _by_envelope(runs: Sequence[RunView]) -> Chart:
-    names = [f"{run.label}: {envelope(run.scenario)}" for run in runs]
+def _by_envelope(runs: Sequence[RunView]) -> Chart | None:
+    """A row for each share of a mix and for each run without one; none where that is a single row."""
+    shown = [
+        (run.label, name if len(runs) == 1 else f"{run.label}: {name}", one)
+        for run in runs
+        for name, one in envelopes(run).items()
+    ]
+    names = [name for _, name, _ in shown]
+    if len(names) < 2:
+        return None
     rows = [
-        (run.label, [(name, overall(run) if name == own else None) for name in names])
-        for run, own in zip(runs, names, strict=True)
+        (
+            run.label if len(runs) > 1 else "right answers",
+            [(name, one if label == run.label else None) for label, name, one in shown],
+        )
+        for run in runs
     ]
     return _rows("Accuracy by what the model was shown", names, rows)
 
@@ -119,7 +130,7 @@ def _rows(
     )
 
 
-def _short(name: str, most: int = 26) -> str:
+def _short(name: str, most: int = 32) -> str:
     return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
@@ -146,6 +157,21 @@ def overall(run: RunView) -> Proportion:
     """Of all kinds, valid steps together."""
     valid = [step.accuracy for step in run.summary.steps if not step.invalid]
     return proportion(sum(one.k for one in valid), sum(one.n for one in valid))
+
+
+def envelopes(run: RunView) -> dict[str, Proportion]:
+    """Right answers by what was shown, valid steps together: a share of the mix each, or the one."""
+    scenario = run.scenario
+    found: dict[str, Proportion] = {}
+    for share in scenario.mix:
+        words = media_words(share.media, scenario.sources.width, scenario.sources.height)
+        steps = [
+            step for step in run.summary.steps if not step.invalid and share.name in step.shares
+        ]
+        judged = [step.shares[share.name].accuracy for step in steps]
+        pooled = proportion(sum(one.k for one in judged), sum(one.n for one in judged))
+        found[f"{share.name}, {words}"] = pooled
+    return found or {envelope(scenario): overall(run)}
 
 
 def envelope(scenario: Scenario) -> str:

@@ -94,7 +94,8 @@ def _performance(runs: Sequence[RunView]) -> Iterator[Section]:
         texts=[_latency_text(runs)],
         charts=latency_charts(runs),
         tables=_known(
-            [step_tables.latency_table(runs, measure) for measure in shown]
+            [step_tables.share_table(runs)]
+            + [step_tables.latency_table(runs, measure) for measure in shown]
             + [step_tables.other_latencies(runs, shown)]
         ),
     )
@@ -124,7 +125,7 @@ def _latency_text(runs: Sequence[RunView]) -> str:
         )
     return (
         f"{measured} Lines are of whole answers; dashed ones count each time-out at its bound. Above:"
-        " the share of requests without a whole answer."
+        " the share of requests without a whole answer, a triangle where there is no room for it."
     )
 
 

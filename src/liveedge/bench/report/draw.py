@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 FONT = 11.0  # px
 SMALL = 10.0
-CHAR = 0.56  # mean width of a character, in font sizes
+CHAR = 0.61  # mean width of a character, in font sizes
 ROW = 15.0  # px, of a strip
 STRIP_GAP = 5.0  # between strips and plot
 LABEL_ROW = 21.0  # the name of the y axis, above the plot
@@ -275,6 +275,10 @@ def _strip(plot: Plot, canvas: Canvas, strip: Strip, y: float) -> None:
         if text and place - half >= free_from:
             canvas.text((place, base), text, letters)
             free_from = place + half + 2
+        elif text:  # said in a table; here it must be seen that there is something
+            canvas.shapes(
+                [(plot.x(x), y + ROW * 0.45)], replace(strip.style, shape="down", size=2.2)
+            )
 
 
 def _end_labels(plot: Plot, canvas: Canvas, labels: Sequence[EndLabel]) -> None:

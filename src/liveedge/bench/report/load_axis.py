@@ -19,7 +19,7 @@ def load_axis(runs: Sequence[RunView], *, evenly: bool = False) -> Axis:
     is_log = not evenly and len(known) > 1 and known[-1] / known[0] >= LOG_FROM
     scale = logarithmic(known, headroom=0.06) if is_log else linear(loads, headroom=0.05)
     is_open = runs[0].is_open
-    label = "offered rate, requests per second" if is_open else "requests at once (closed loop)"
+    label = "offered rate, requests per second" if is_open else "requests in flight (closed loop)"
     return Axis(
         label=label + (", log scale" if is_log else ""),
         scale=scale,
@@ -40,13 +40,18 @@ def lost_shares(runs: Sequence[RunView]) -> Iterator[Mark]:
     """What stands above a plot over load: the share of requests without a whole answer."""
     for run in runs:
         items = [
-            (run.load_of(step), percent(not_ok(step)))
+            (run.load_of(step), _short_percent(not_ok(step)))
             for step in run.summary.steps
             if not_ok(step) > 0
         ]
         if items:
             caption = "not ok" if len(runs) == 1 else run.label[:14]
             yield Strip(caption=caption, items=items)
+
+
+def _short_percent(share: float) -> str:
+    """Steps stand close to each other."""
+    return f"{share * 100:.0f} %" if 0.1 <= share < 0.995 else percent(share)
 
 
 def _span(axis: Axis, at: float) -> tuple[float, float]:

@@ -71,14 +71,14 @@ def _knee(run: RunView) -> Fact | None:
     found = run.summary.capacity
     if not _has_objectives(run) or "peak_goodput_per_s" not in found:
         return None
-    peak = f"most goodput {plain(found['peak_goodput_per_s'])}/s"
-    if "within_slo_per_s" not in found:
-        lowest = "no step" if run.is_open else ""
-        return Fact(name="Goodput", value=lowest or peak, detail=f"has 95 % good; {peak}")
+    peak = f"{plain(found['peak_goodput_per_s'])}/s"
+    if not run.is_open:
+        return Fact(name="Most goodput", value=peak, detail="of any step")
+    holds = found.get("within_slo_per_s")
     return Fact(
         name="Goodput holds up to",
-        value=f"{found['within_slo_per_s']:g}/s",
-        detail=f"95 % within the objectives up to here; {peak}",
+        value="no step" if holds is None else f"{holds:g}/s",
+        detail=f"95 % within the objectives up to here; most goodput {peak}",
     )
 
 
@@ -173,7 +173,7 @@ def key_table(runs: Sequence[RunView]) -> Table:
     """A row per step: what was offered, what came of it."""
     fresh = freshness_measure(runs)
     kinds = any(has_accuracy(run) for run in runs)
-    head = [*run_head(runs), "offered" if runs[0].is_open else "at once", "achieved", "goodput"]
+    head = [*run_head(runs), "offered" if runs[0].is_open else "in flight", "achieved", "goodput"]
     head += ["good", "not ok", "TTFT p50", "p95", "p99", "answer p50", "p95"]
     head += ["fresh p95"] if fresh else []
     head += ["right"] if kinds else []

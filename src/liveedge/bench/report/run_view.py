@@ -42,7 +42,7 @@ class RunView:
 
     @property
     def is_open(self) -> bool:
-        """Arrivals on a schedule; else as many at once as the step says."""
+        """Arrivals on a schedule; else as many in flight as the step says."""
         return self.scenario.load.kind != "closed"
 
     def load_of(self, step: StepSummary) -> float:
@@ -50,8 +50,8 @@ class RunView:
         return (step.offered_per_s if self.is_open else step.concurrency) or 0.0
 
     def step_name(self, step: StepSummary) -> str:
-        """ "4/s", or "8 at once"."""
-        return f"{self.load_of(step):g}/s" if self.is_open else f"{self.load_of(step):g} at once"
+        """ "4/s", or "8 in flight"."""
+        return f"{self.load_of(step):g}/s" if self.is_open else f"{self.load_of(step):g} in flight"
 
     def has(self, measure: str) -> bool:
         return any(measure in step.latencies for step in self.summary.steps)

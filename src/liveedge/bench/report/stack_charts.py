@@ -157,5 +157,7 @@ def _steps_axis(run: RunView) -> Axis:
     """Steps beside each other, whatever their loads."""
     steps = run.summary.steps
     written = [Tick(place, plain(run.load_of(step))) for place, step in enumerate(steps)]
-    label = "offered rate, requests per second" if run.is_open else "requests at once (closed loop)"
+    label = (
+        "offered rate, requests per second" if run.is_open else "requests in flight (closed loop)"
+    )
     return Axis(label=label, scale=Scale(-0.6, max(len(steps), 1) - 0.4), ticks=written, grid=False)

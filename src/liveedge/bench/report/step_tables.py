@@ -12,7 +12,7 @@ from liveedge.bench.report.document import Cell, Table
 from liveedge.bench.report.latency_charts import NAMES
 from liveedge.bench.report.run_view import RunView
 from liveedge.bench.report.scale import duration, duration_between, percent, percent_between, plain
-from liveedge.bench.result import Distribution, Proportion, StepSummary
+from liveedge.bench.result import Distribution, Proportion, ShareSummary, StepSummary
 
 Row: TypeAlias = Sequence[str | Cell]
 PERCENTILES = ("p50", "p90", "p95", "p99")
@@ -192,6 +192,47 @@ def outcome_table(runs: Sequence[RunView]) -> Table | None:
         note="Each request ends exactly once.",
         columns=2,
     )
+
+
+def share_table(runs: Sequence[RunView]) -> Table | None:
+    """The shares of a mix apart, a row for each in each step."""
+    rows = [
+        [*first_cell(runs, run), run.step_name(step), name, *_share_cells(share)]
+        for run in runs
+        for step in run.summary.steps
+        for name, share in step.shares.items()
+    ]
+    if not rows:
+        return None
+    names = [*run_head(runs), "step", "share"]
+    head = [
+        "requests",
+        "not ok",
+        "good",
+        "right",
+        "TTFT p50",
+        "p95",
+        "answer p50",
+        "p95",
+        "fresh p95",
+    ]
+    return Table(
+        caption="The shares of the mix", head=[*names, *head], rows=rows, n_names=len(names)
+    )
+
+
+def _share_cells(share: ShareSummary) -> Row:
+    lost = 1 - share.outcomes.get("ok", 0) / share.sent if share.sent else 0.0
+    ttft, total = share.latencies.get("ttft_ms"), share.latencies.get("total_ms")
+    fresh = share.latencies.get("known_freshness_ms", share.latencies.get("freshness_ms"))
+    return [
+        f"{share.sent:,}",
+        Cell(percent(lost), "bad") if lost else "0 %",
+        share_text(share.good),
+        share_text(share.accuracy),
+        *(value(one, name) for one in (ttft, total) for name in ("p50", "p95")),
+        value(fresh, "p95"),
+    ]
 
 
 def accuracy_table(runs: Sequence[RunView]) -> Table | None:

@@ -67,16 +67,16 @@ pre{background:var(--raised);border:1px solid var(--grid);border-radius:4px;padd
  max-height:32em;overflow:auto;white-space:pre-wrap;overflow-wrap:anywhere}
 footer{margin-top:40px;border-top:1px solid var(--grid);color:var(--muted);font-size:13px}
 @media (max-width:1180px){.grid{grid-template-columns:repeat(2,minmax(0,1fr))}.t2{grid-column:1/-1}}
-@media (max-width:760px){
+@media screen and (max-width:760px){
  main{padding:20px 16px 32px}h1{font-size:24px}
  .grid{grid-template-columns:minmax(0,1fr)}
  .facts{grid-template-columns:repeat(2,minmax(0,1fr));gap:14px 20px}.facts dd{font-size:20px}
  thead th{white-space:nowrap}
  .on-wide{display:none}.on-narrow{display:block}}
 @media print{
- body{font-size:10.5pt}main{max-width:none;padding:0}nav{display:none}
+ body{font-size:10pt}.facts{grid-template-columns:repeat(5,minmax(0,1fr));gap:10px}.facts dd{font-size:14pt}main{max-width:none;padding:0}nav{display:none}
  .grid{grid-template-columns:repeat(2,minmax(0,1fr));gap:0 20px}.t2{grid-column:1/-1}
  figure,.verdict,tr{break-inside:avoid}h2,h3{break-after:avoid}
- .scroll{overflow:visible}table{font-size:8pt}th,td{padding:2px 5px}pre{max-height:none}
+ .scroll{overflow:visible}table{font-size:7pt}th,td{padding:2px 4px;white-space:normal}pre{max-height:none}
  *{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 """
