@@ -7,7 +7,7 @@ import base64
 import gzip
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from livekit.protocol import models, rtc
@@ -30,6 +30,7 @@ class FakeSocket(Socket):
         self.is_accepted = False
         self.closed: tuple[int, str] | None = None
         self.sent: list[rtc.SignalResponse] = []
+        self.on_sent: Callable[[rtc.SignalResponse], None] = lambda _message: None
         self.may_send = asyncio.Event()
         self.may_send.set()
         self._incoming: deque[bytes | str | None] = deque()
@@ -48,6 +49,7 @@ class FakeSocket(Socket):
     async def send(self, data: bytes) -> bool:
         await self.may_send.wait()
         self.sent.append(rtc.SignalResponse.FromString(data))
+        self.on_sent(self.sent[-1])
         self._changed.set()
         return True
 

@@ -355,6 +355,29 @@ async def test_a_publisher_that_insists_on_another_codec_is_told_and_sent_away(c
         assert socket.got("track_published") == []
 
 
+async def test_the_stream_says_why_before_the_client_is_told():
+    """Once told, a client closes its media, and `the publisher closed the connection` says less."""
+    async with world() as it:
+        socket = await it.client()
+        said: list[tuple[str | None, str]] = []
+        socket.on_sent = lambda message: said.append(
+            (message.WhichOneof("message"), it.stream.health[1])
+        )
+        socket.put(add_track("cam", codec="av1"))
+        await socket.wait_for("leave")
+        assert "AV1" in dict(said)["leave"]
+        said.clear()
+    async with world() as it:
+        socket = await it.client()
+        socket.on_sent = lambda message: said.append(
+            (message.WhichOneof("message"), it.stream.health[1])
+        )
+        socket.put(add_track("cam"))
+        socket.put(offer(offer_sdp(("7", "sendonly", "cam"), codecs="98 VP9,99 rtx")))
+        await socket.wait_for("leave")
+        assert "VP9" in dict(said)["leave"]
+
+
 async def test_an_offer_of_another_codec_alone_is_told_too():
     async with world() as it:
         socket = await it.client()

@@ -76,11 +76,16 @@ class Publication:
         """The connection in numbers; None before there is one."""
         return None if self._session is None else self._session.stats()
 
-    async def close(self, reason: str) -> None:
-        """End it; `reason` is shown until another publisher comes. Again does nothing."""
+    def leave(self, reason: str) -> None:
+        """Out of the stream, at once; `reason` is shown until another publisher comes. To be called
+        before the client is told: it closes then, too, and says less. `close` is still to come."""
         self._is_over = True
-        if self._publisher is not None:  # first: the client, once told, closes too, and says less
+        if self._publisher is not None:
             self._publisher.close(reason)
+
+    async def close(self, reason: str) -> None:
+        """End it; `reason` as in `leave`. Again does nothing."""
+        self.leave(reason)
         if self._session is not None:
             await self._session.close(reason)
 

@@ -174,6 +174,7 @@ class Signal:
             return
         self._is_over = True
         self._goodbye = kind
+        self._publication.leave(reason)
         self._say_goodbye()
         self._on_over(self)
         # Not awaited: the socket, whose message may have ended us, closes meanwhile.
