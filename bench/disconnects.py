@@ -35,6 +35,7 @@ from PIL import Image
 from lean_http import LeanClient
 from liveedge.bench.processes import process_tree
 from liveedge.bench.prometheus import gauges_and_totals
+from liveedge.bench.soak.raw import ENDLESS
 from liveedge.client.http import Client, image_part
 from liveedge.client.local_server import running_server
 from liveedge.client.truth import Oracle
@@ -70,17 +71,6 @@ WORK = (  # gauges that show work in progress, or what it holds
     "signalling_sockets",
     "windows_kept",
 )
-ENDLESS = {
-    "type": "json_schema",
-    "json_schema": {
-        "name": "story",
-        "schema": {
-            "type": "object",
-            "properties": {"story": {"type": "string", "minLength": 20000}},
-            "required": ["story"],
-        },
-    },
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from liveedge.bench.soak.raw import ENDLESS
 from liveedge.client.http import Client, Refused, image_part
 from liveedge.client.local_server import Started, running_server
 from liveedge.client.truth import Oracle
@@ -34,18 +35,6 @@ QUESTION = KINDS[KIND].phrasings[0]
 LIMIT_S = 120.0
 POLL_S = 0.02
 REST_S = 6.0  # between two rounds: a standby is ready again, as it is at the second crash of a day
-# Keeps a small model talking: no answer ends before its tokens do.
-ENDLESS = {
-    "type": "json_schema",
-    "json_schema": {
-        "name": "story",
-        "schema": {
-            "type": "object",
-            "properties": {"story": {"type": "string", "minLength": 20000}},
-            "required": ["story"],
-        },
-    },
-}
 
 
 @dataclass(frozen=True, slots=True)

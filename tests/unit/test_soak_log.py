@@ -34,7 +34,7 @@ def test_a_half_written_last_line_is_passed_over_and_the_next_one_is_whole(tmp_p
     log.write("segment", number=2)
     log.close()
     assert [line["what"] for line in read_log(path)] == ["look", "segment"]
-    assert passed_s(tmp_path) == 8.0
+    assert passed_s(read_log(tmp_path / NAME)) == 8.0
 
 
 def test_a_broken_line_that_no_killed_writer_leaves_is_told_with_its_number(

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
-import sys
 from collections.abc import Mapping, Sequence
 
 from liveedge.bench import wiring
 from liveedge.bench.envelope import Rule, Run, envelopes, markdown, search, write
 from liveedge.bench.result import ResultFolder
 from liveedge.bench.scenario import Scenario, ScenarioInvalid, load_scenario
-from liveedge.cli_bench.run import overrides, server_for
+from liveedge.cli_bench.run import asked, overrides, server_for
 from liveedge.cli_bench.telling import say
 from liveedge.client.local_server import ServerFailed
 from liveedge.core.clock import Clock, SystemClock
@@ -47,13 +45,7 @@ def _run(clock: Clock, started_ms: Mapping[str, float]) -> Run:
 
     def run(scenario: Scenario, folder: ResultFolder) -> Sequence[str]:
         say(f"── {scenario.name}")
-        asked = wiring.Asked(
-            command=["liveedge", *sys.argv[1:]],
-            variables=os.environ,
-            started_ms=started_ms,
-            say=say,
-        )
-        summary = asyncio.run(wiring.run(scenario, folder, asked, clock))
+        summary = asyncio.run(wiring.run(scenario, folder, asked(started_ms), clock))
         for reason in summary.invalid:
             say(f"invalid: {reason}")
         return summary.invalid

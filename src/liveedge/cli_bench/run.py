@@ -30,13 +30,7 @@ def run(options: argparse.Namespace) -> int:
         scenario = load_scenario(options.scenario, overrides(options, wiring.overrides_of))
         folder = wiring.new_folder(options.out, scenario.name, clock)
         with server_for(options.start_server, scenario, clock) as (scenario, started_ms):
-            asked = wiring.Asked(
-                command=["liveedge", *sys.argv[1:]],
-                variables=os.environ,
-                started_ms=started_ms,
-                say=say,
-            )
-            summary = _run(scenario, folder, asked, clock)
+            summary = _run(scenario, folder, asked(started_ms), clock)
     except ScenarioInvalid as error:
         say(f"liveedge: {error}")
         return 2
@@ -53,6 +47,16 @@ def _run(scenario: Scenario, folder: ResultFolder, asked: wiring.Asked, clock: C
     except KeyboardInterrupt:
         say(f"liveedge: broken off{wiring.what_is_left(folder)}")
         raise
+
+
+def asked(started_ms: Mapping[str, float]) -> wiring.Asked:
+    """What this command was told beside the scenario."""
+    return wiring.Asked(
+        command=["liveedge", *sys.argv[1:]],
+        variables=os.environ,
+        started_ms=started_ms,
+        say=say,
+    )
 
 
 def overrides(

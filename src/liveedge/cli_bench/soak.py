@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from liveedge.bench.soak.options import OptionsInvalid, SoakOptions, differences
 from liveedge.bench.soak.page import html
 from liveedge.bench.soak.run import ServerFailed, begin, go_on
 from liveedge.bench.soak.verdict import as_json, as_text, judged
+from liveedge.cli_bench.telling import printable, say
 
 
 def _asked(options: argparse.Namespace) -> Mapping[str, Any]:
@@ -27,40 +27,37 @@ def _asked(options: argparse.Namespace) -> Mapping[str, Any]:
 
 
 def soak(options: argparse.Namespace) -> int:
-    asked = _asked(options)
+    folder: Path = options.out or options.resume or options.report
     try:
         if options.report is None:
-            _soak_in(options, asked)
-        folder: Path = options.out or options.resume or options.report
+            _soak_in(folder, options, _asked(options))
         verdict = judged(folder)
     except KeyboardInterrupt:
-        folder = options.out or options.resume or options.report
-        print(
+        say(
             f"liveedge: what was logged is kept: liveedge soak --resume {folder} goes on,"
-            f" --report {folder} judges it",
-            file=sys.stderr,
+            f" --report {folder} judges it"
         )
         raise
     except (OptionsInvalid, LogBroken) as error:
-        print(f"liveedge: {error}", file=sys.stderr)
+        say(f"liveedge: {error}")
         return 2
     except ServerFailed as error:
-        print(f"liveedge: {error}", file=sys.stderr)
+        say(f"liveedge: {error}")
         return 1
     (folder / "verdict.json").write_text(json.dumps(as_json(verdict), indent=1) + "\n")
     (folder / "report.html").write_text(html(verdict))
-    print(as_text(verdict))
+    print(printable(as_text(verdict)))
     print(f"\nreport: {folder / 'report.html'}")
     return verdict.status
 
 
-def _soak_in(options: argparse.Namespace, asked: Mapping[str, Any]) -> None:
+def _soak_in(folder: Path, options: argparse.Namespace, asked: Mapping[str, Any]) -> None:
     if options.resume is None:
         if "hours" not in asked:
             raise OptionsInvalid("how long? give --hours")
-        begin(options.out, SoakOptions(**asked))
-    elif changed := differences(logged_options(options.resume), asked):
+        begin(folder, SoakOptions(**asked))
+    elif changed := differences(logged_options(folder), asked):
         raise OptionsInvalid(
             "a soak goes on as it began, and these settings differ: " + "; ".join(changed)
         )
-    go_on(options.out or options.resume, lambda text: print(text, file=sys.stderr, flush=True))
+    go_on(folder, say)

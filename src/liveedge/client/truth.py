@@ -12,13 +12,19 @@ import numpy as np
 from PIL import Image
 
 from liveedge.client.http import Answer, Client
-from liveedge.sim.clockcode import read_code
+from liveedge.sim.clockcode import CodeReading, read_code
 from liveedge.sim.questions import expected
 from liveedge.sim.scene import State, Workcell
 
 
 class CodeUnreadable(Exception):
     """A frame came back without its burned-in code: it is damaged or another camera's."""
+
+
+def code_of(picture: bytes) -> CodeReading | None:
+    """What is burned into an encoded picture. Raises OSError where it is none."""
+    with Image.open(io.BytesIO(picture)) as image:
+        return read_code(np.asarray(image.convert("RGB")))
 
 
 class Oracle:
@@ -36,9 +42,7 @@ class Oracle:
 
     def state(self, frame_index: int) -> State:
         """The truth at the moment that a retained frame shows."""
-        png = self._client.picture_png(self._stream_id, frame_index)
-        with Image.open(io.BytesIO(png)) as picture:
-            code = read_code(np.asarray(picture.convert("RGB")))
+        code = code_of(self._client.picture_png(self._stream_id, frame_index))
         if code is None:
             raise CodeUnreadable(f"frame {frame_index} carries no readable code")
         return self._workcell.state(code.t_ms / 1000)

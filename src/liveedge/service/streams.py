@@ -415,9 +415,7 @@ class Streams:
     async def _resume(self, row: ActiveRow) -> None:
         # By the threads that end streams: there are more of them, and nobody waits for those yet.
         pipeline = await self._closers.run(lambda: self._revived(row))
-        now_ms = (
-            self._clock.wall_ms()
-        )  # once: what passes between two looks would lengthen the lease
+        now_ms = self._clock.wall_ms()  # once: two looks would lengthen the lease
         # A wall clock that was set back in between must not make a lease longer than any.
         left_ms = min(row.expires_at_ms - now_ms, LEASE_S * 1000)
         stream = _Active(

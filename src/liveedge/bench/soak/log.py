@@ -28,9 +28,9 @@ class Log:
     def __init__(self, path: Path, *, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
         self._lock = threading.Lock()
-        half = path.exists() and path.read_bytes()[-1:] not in (b"", b"\n")
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        if half:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        n_bytes = os.fstat(self._fd).st_size
+        if n_bytes and os.pread(self._fd, 1, n_bytes - 1) != b"\n":
             os.write(self._fd, b"\n")
 
     def write(self, what: str, **fields: Any) -> None:

@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -25,9 +25,9 @@ from liveedge.bench.soak.fleet import Fleet
 from liveedge.bench.soak.hostile import attack_on, fill_pools
 from liveedge.bench.soak.killing import kill_on
 from liveedge.bench.soak.leaving import leave_answers_on
-from liveedge.bench.soak.log import NAME, Log, read_log
+from liveedge.bench.soak.log import NAME, Line, Log, read_log
 from liveedge.bench.soak.looking import look_at_rest, look_on
-from liveedge.bench.soak.options import OptionsInvalid, SoakOptions, logged_options
+from liveedge.bench.soak.options import OptionsInvalid, SoakOptions, options_of
 from liveedge.bench.soak.place import Place, StreamTime
 from liveedge.bench.soak.slow import read_slowly_on
 from liveedge.bench.soak.watching import Watched, watch_on
@@ -76,9 +76,9 @@ def environment() -> Mapping[str, Any]:
     }
 
 
-def passed_s(folder: Path) -> float:
+def passed_s(lines: Sequence[Line]) -> float:
     """Stream time that has been soaked so far."""
-    return max((float(line["at_s"]) for line in read_log(folder / NAME)), default=0.0)
+    return max((float(line["at_s"]) for line in lines), default=0.0)
 
 
 def go_on(folder: Path, say: Say, *, stopping: threading.Event | None = None) -> None:
@@ -86,14 +86,16 @@ def go_on(folder: Path, say: Say, *, stopping: threading.Event | None = None) ->
 
     Raises ServerFailed, Refused.
     """
-    options = logged_options(folder)
-    offset_s = passed_s(folder)
+    lines = read_log(folder / NAME)  # tens of megabytes after hours
+    options = options_of(lines, folder)
+    offset_s = passed_s(lines)
+    n_segment = sum(line["what"] == "segment" for line in lines) + 1
+    del lines
     if offset_s >= options.seconds:
         say("nothing is left to do: the log is complete")
         return
     say(f"beginning at {offset_s / 3600:.2f} of {options.hours:g} hours; setting up takes minutes")
     real_clock, stream_clock = SystemClock(), clock_at(options.speed)
-    n_segment = sum(line["what"] == "segment" for line in read_log(folder / NAME)) + 1
     with _server(folder, options, n_segment) as server:
         time = StreamTime(stream_clock, offset_s)
         log = Log(folder / NAME, now_s=lambda: time.now_s)
@@ -296,4 +298,4 @@ def progress(place: Place) -> str:
     return f"{hours:.2f} of {of:g} hours{kind}"
 
 
-__all__ = ["ServerFailed", "begin", "go_on", "passed_s"]
+__all__ = ["ServerFailed", "begin", "go_on"]

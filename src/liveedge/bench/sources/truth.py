@@ -6,17 +6,13 @@ the evidence rests on what the server says about a frame.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-from PIL import Image, UnidentifiedImageError
-
 from liveedge.bench.scenario import ScenarioInvalid, Sources
-from liveedge.sim.clockcode import read_code
+from liveedge.client.truth import code_of
 from liveedge.sim.labels import read_labels
 from liveedge.sim.questions import KINDS, expected, score
 from liveedge.sim.scene import State, Workcell
@@ -93,9 +89,8 @@ def scenes(sources: Sources) -> Sequence[Scene]:
 def read_moment(picture: bytes) -> Moment | None:
     """None where the picture, or the code in it, cannot be read."""
     try:
-        with Image.open(io.BytesIO(picture)) as image:
-            code = read_code(np.asarray(image.convert("RGB")))
-    except (UnidentifiedImageError, OSError):
+        code = code_of(picture)
+    except OSError:
         return None
     if code is None:
         return None
