@@ -347,7 +347,7 @@ class Settings(BaseModel):
     max_queue_ms: Count | None = Field(
         None,
         description="how long a question may have to wait for others while more come than can be"
-        " answered; default: three quarters of what an average question takes",
+        " answered; default: three quarters of what an average question takes, at least 100",
     )
     threads: Count | None = Field(None, description="threads of the model; default: one per core")
     # Proof costs a second computation of what it proves.

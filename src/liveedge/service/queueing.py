@@ -10,8 +10,10 @@ newcomer's wait is what all before it are still expected to take.
 - As a rule `burst` average questions may be before a newcomer: chance brings several at once, and
   clients that wait for their answers never bring more than they are.
 - Under overload a queue never ends and only makes all late: then three quarters of an average question
-  may be before a newcomer, which keeps nine tenths of the time in use (decision 0014). It is an overload while more
-  than `OVERLOAD` of the time is offered, over the last seconds and those included who are refused.
+  may be before a newcomer, or `FLOOR_S` where questions are cheap: with less the processes wait for each
+  other, and half of the time is lost (decision 0014).
+- It is an overload once more than `OVERLOAD` of the time is offered, over the last seconds and those included
+  who are refused, or once somebody is refused while more than all of it is; until less than `CALM` is.
 - A tenant that has no work here is let in, whoever else has: slots go to tenants by turns, and there are
   few of them. So one that overloads the server is refused, and others are not.
 - Batch questions wait behind all others, and half as long: they are refused first.
@@ -42,8 +44,10 @@ Priority: TypeAlias = Literal["interactive", "batch"]
 Shape: TypeAlias = tuple[int, int, int]
 
 FAIR_QUESTIONS: Final = 0.75  # of an average one: what may be before a newcomer under overload
+FLOOR_S: Final = 0.1  # what nobody minds who asks about a picture
 OVERLOAD: Final = 1.2  # seconds of work offered per second: clients that wait for answers offer 1
-SEEN_S: Final = 5.0  # what is offered is an average over so long, or over twice the burst
+CALM: Final = 0.95
+SEEN_S: Final = 2.0  # what is offered is an average over so long, or over twice the burst
 HORIZON_S: Final = (
     10.0  # nobody is told to stay away for longer, unless one question takes that long
 )
@@ -87,7 +91,7 @@ class Line:
     """All questions that are work, and what is known of such questions."""
 
     def __init__(self, *, burst: int, max_wait_s: float | None = None) -> None:
-        """`max_wait_s` is the bound under overload; None: what `FAIR_QUESTIONS` take."""
+        """`max_wait_s` is the bound under overload; None: what `FAIR_QUESTIONS` take, or `FLOOR_S`."""
         self.refused = 0
         self._burst = burst
         self._max_wait_s = max_wait_s
@@ -96,6 +100,7 @@ class Line:
         self._share_s = 0.0  # what a question that was always there would have had
         self._now_s: float | None = None
         self._offered_s = 0.0  # work that came lately, in seconds
+        self._is_overloaded = False
         self._returns_s = 0.0  # until then places are promised to those who were refused
 
     @property
@@ -105,7 +110,7 @@ class Line:
     @property
     def is_overloaded(self) -> bool:
         """Whether more came in the last seconds than can be done."""
-        return self._offered_s > OVERLOAD * self.seen_s
+        return self._is_overloaded
 
     @property
     def seen_s(self) -> float:
@@ -118,7 +123,9 @@ class Line:
         average_s = self._learned.all.value or 0.0
         if not self.is_overloaded:
             return self._burst * average_s
-        return FAIR_QUESTIONS * average_s if self._max_wait_s is None else self._max_wait_s
+        if self._max_wait_s is not None:
+            return self._max_wait_s
+        return max(FLOOR_S, FAIR_QUESTIONS * average_s)
 
     def wait_s(self, priority: Priority, *, now_s: float) -> float:
         """The forecast for somebody who comes now."""
@@ -134,6 +141,8 @@ class Line:
         self._advance(now_s)
         expected_s = self._learned.expected_s(shape)
         self._offered_s += expected_s
+        if self._offered_s > OVERLOAD * self.seen_s:
+            self._is_overloaded = True
         self.require_room(priority, now_s=now_s, tenant=tenant)
         place = Place(shape, priority, expected_s, self._share_s, tenant)
         self._work[id(place)] = place
@@ -145,6 +154,7 @@ class Line:
         fair_s = self.bound_s if priority == "interactive" else self.bound_s / 2
         is_first = not any(place.tenant == tenant for place in self._work.values())
         if wait_s > fair_s and not is_first:
+            self._is_overloaded |= self._offered_s > self.seen_s
             raise self._refusal(wait_s, fair_s, now_s=now_s)
 
     def began(self, place: Place, *, now_s: float) -> None:
@@ -165,6 +175,8 @@ class Line:
         passed_s = 0.0 if self._now_s is None else max(0.0, now_s - self._now_s)
         self._now_s = now_s
         self._offered_s *= math.exp(-passed_s / self.seen_s)
+        if self._offered_s < CALM * self.seen_s:
+            self._is_overloaded = False
         if self._work:
             self._share_s += passed_s / len(self._work)
 
