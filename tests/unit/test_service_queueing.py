@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from itertools import pairwise
 
@@ -9,7 +10,9 @@ import pytest
 
 from liveedge.core.errors import QueueFull
 from liveedge.service.queueing import (
+    CALM,
     FAIR_QUESTIONS,
+    FLOOR_S,
     HORIZON_S,
     SEEN_S,
     Line,
@@ -138,6 +141,57 @@ def test_a_burst_of_slow_questions_is_no_overload():
     assert line.n_work == BURST
     assert not line.is_overloaded
     assert line.seen_s > SEEN_S
+
+
+def test_cheap_questions_may_wait_a_tenth_of_a_second_under_overload():
+    line = learned(text_s=0.01, picture_s=0.01)
+    for _ in range(1000):
+        if (place := enter(line, now_s=0)) is not None:
+            line.leave(place, now_s=0)
+    assert line.is_overloaded
+    assert line.bound_s == FLOOR_S
+    assert sum(enter(line, now_s=0) is not None for _ in range(100)) == 11
+
+
+def served(line: Line, *, load: float, seconds: int) -> int:
+    """How many are refused where one question takes a second and `load` come in each, evenly."""
+    refused, done_s, at_work = line.refused, 0.0, list[Place]()
+    for n in range(int(seconds * load)):
+        now_s = n / load
+        while at_work and done_s + 1 <= now_s:
+            done_s += 1
+            line.began(at_work.pop(0), now_s=done_s)
+        done_s = done_s if at_work else now_s
+        if (place := enter(line, now_s=now_s)) is not None:
+            at_work.append(place)
+    return line.refused - refused
+
+
+def test_a_little_too_much_for_long_is_an_overload_once_a_burst_is_full():
+    line = learned()
+    assert served(line, load=1.1, seconds=60) == 0  # the burst fills
+    assert not line.is_overloaded
+    line = learned()
+    assert served(line, load=1.1, seconds=600) > 20
+    assert line.is_overloaded
+    assert line.n_work <= 2
+
+
+def test_what_can_be_answered_is_never_an_overload():
+    line = learned()
+    assert served(line, load=0.9, seconds=600) == 0
+    assert not line.is_overloaded
+
+
+def test_an_overload_is_over_when_less_is_offered_than_can_be_done():
+    line = learned()
+    overload(line)
+    offered_s = line._offered_s
+    after_s = line.seen_s * math.log(offered_s / line.seen_s)
+    line.wait_s("interactive", now_s=after_s)
+    assert line.is_overloaded  # just as much as can be done
+    line.wait_s("interactive", now_s=after_s - line.seen_s * math.log(CALM) + 0.01)
+    assert not line.is_overloaded
 
 
 def test_the_bound_under_overload_can_be_chosen():
