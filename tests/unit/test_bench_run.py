@@ -12,7 +12,14 @@ import pytest
 from liveedge.bench.generator import SelfLook, StepRun
 from liveedge.bench.interfaces import Prepared
 from liveedge.bench.record import Record
-from liveedge.bench.result import RECORDS, SAMPLES, UNJUDGED, ResultFolder, Summary
+from liveedge.bench.result import (
+    RECORDS,
+    SAMPLES,
+    UNJUDGED,
+    ResultFolder,
+    ResultUnwritable,
+    Summary,
+)
 from liveedge.bench.run import Parts, RecordLog, Refused, Target, run_scenario, told
 from liveedge.bench.scenario import Scenario
 from liveedge.bench.schedule import Step
@@ -219,6 +226,18 @@ async def test_a_camera_that_cannot_be_opened_ends_the_run_before_any_request(
 
     assert source.state == "closed"
     assert (tmp_path / SAMPLES).exists()
+
+
+async def test_a_full_disk_ends_the_run_with_its_reason(tmp_path: Path) -> None:
+    (tmp_path / RECORDS).symlink_to("/dev/full")
+    source = FixedSource()
+
+    with pytest.raises(ResultUnwritable, match=r"records\.jsonl cannot be written: No space left"):
+        await run_into(tmp_path, scenario(load=SHORT), source)
+
+    assert source.state == "closed"
+    left = [json.loads(line) for line in (tmp_path / UNJUDGED).read_text().splitlines()]
+    assert {row["outcome"] for row in left} == {"ok"}  # nothing that was measured is lost for it
 
 
 def test_judged_records_take_the_place_of_those_written_as_they_ended(tmp_path: Path) -> None:

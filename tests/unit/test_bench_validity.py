@@ -48,8 +48,9 @@ def test_a_step_with_nothing_wrong_is_valid():
         ({"cpu_share": 0.97}, (), "the generator was busy 97%"),
         ({}, look(generator_cpu_share=0.95), "the generator was busy 95%"),
         ({"loop_stalled_s": 0.36}, (), "stood still for 0.36 of 10.0 s"),
+        ({"loop_late_ms_p99": 60.0}, (), "event loop was late: p99 is 60.0 ms, allowed are 5"),
     ],
-    ids=["cpu of its process", "cpu of its thread", "stalls"],
+    ids=["cpu of its process", "cpu of its thread", "stalls", "loop late"],
 )
 def test_a_generator_that_was_the_bottleneck_makes_the_step_invalid(own, looks, reason):
     summary = run(answers(), own=own, looks=looks)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from liveedge.bench.record import Record, measured
-from liveedge.bench.result import Proportion, ResultFolder
+from liveedge.bench.result import Proportion, ResultFolder, write_text
 from liveedge.bench.scenario import Scenario, ScenarioInvalid
 from liveedge.bench.stats import share_of
 from liveedge.sim.questions import CLIP_KINDS
@@ -159,10 +159,10 @@ def search(
 
 
 def write(search: Search, folder: Path) -> None:
-    """`envelope.json` and `envelope.md`."""
+    """`envelope.json` and `envelope.md`. Raises ResultUnwritable."""
     document = json.dumps(search.as_json(), indent=1)
-    (folder / JSON_NAME).write_text(document + "\n", encoding="utf-8")
-    (folder / MARKDOWN_NAME).write_text(markdown(search), encoding="utf-8")
+    write_text(folder / JSON_NAME, document + "\n")
+    write_text(folder / MARKDOWN_NAME, markdown(search))
 
 
 def scenario_in(base: Scenario, envelope: Envelope) -> Scenario:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,25 @@ PERCENTS = (50, 90, 95, 99)
 
 class ResultInvalid(Exception):
     """A folder that is no result, or not whole: which file, and why."""
+
+
+class ResultUnwritable(OSError):
+    """A file of a result could not be written: which, and why. The disk is full, for instance."""
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raises ResultUnwritable for what the block cannot write."""
+    try:
+        yield
+    except OSError as error:
+        raise ResultUnwritable(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """As UTF-8. Raises ResultUnwritable."""
+    with writing(path):
+        path.write_text(text, encoding="utf-8", errors=HALVES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +204,7 @@ class ResultFolder:
 
         Rows with a `kind` are none of these. `generator`, one per step: `repeat`, `step`, `begun_s`,
         `seconds` (of sending), `cpu_share` (of one core), `max_in_flight` (the most that was open),
-        `in_flight_limit`, `n_sent`, `n_not_sent`, `lateness_ms_max`, `loop_stall_ms_max`,
+        `in_flight_limit`, `n_sent`, `n_not_sent`, `lateness_ms_max`, `loop_late_ms_p99`, `loop_stall_ms_max`,
         `n_loop_stalls` (above 50 ms), `loop_stalled_s` (all of them), `connections_made`,
         `connections_dropped`. `cold`: `name`, `ms`, and `record`.
         """
@@ -192,10 +212,11 @@ class ResultFolder:
 
     def write(self, name: str, document: Mapping[str, Any]) -> None:
         text = json.dumps(finite(document), indent=1, ensure_ascii=False)
-        (self.path / name).write_text(text + "\n", encoding="utf-8", errors=HALVES)
+        write_text(self.path / name, text + "\n")
 
     def append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        with (self.path / name).open("a", encoding="utf-8", errors=HALVES) as file:
+        path = self.path / name
+        with writing(path), path.open("a", encoding="utf-8", errors=HALVES) as file:
             for row in rows:
                 file.write(json.dumps(finite(row), ensure_ascii=False) + "\n")
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TextIO, TypeAlias
+from typing import Any, BinaryIO, Protocol, TypeAlias
 
 from liveedge.bench.asking import Asker
 from liveedge.bench.connections import Dial
@@ -32,9 +31,11 @@ from liveedge.bench.result import (
     UNJUDGED,
     ResultFolder,
     Summary,
+    writing,
 )
 from liveedge.bench.scenario import Scenario
 from liveedge.bench.schedule import steps
+from liveedge.bench.stats import percentile
 from liveedge.core.clock import Clock
 
 
@@ -187,11 +188,13 @@ class RecordLog:
 
     def __init__(self, folder: ResultFolder) -> None:
         self._folder = folder
-        self._unjudged: TextIO | None = None
+        self._unjudged: BinaryIO | None = None
 
     def __enter__(self) -> RecordLog:
         self._folder.append(RECORDS, ())
-        self._unjudged = (self._folder.path / UNJUDGED).open("w", encoding="utf-8", errors=HALVES)
+        path = self._folder.path / UNJUDGED
+        with writing(path):
+            self._unjudged = path.open("wb", buffering=0)
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -202,18 +205,19 @@ class RecordLog:
             (self._folder.path / UNJUDGED).unlink()
 
     def ended(self, record: Record) -> None:
-        """One line, flushed: what has ended is not lost with the run."""
+        """One line, not buffered: what has ended is not lost with the run."""
         assert self._unjudged is not None
         line = json.dumps(_row(record), ensure_ascii=False)  # `dump` takes three times as long
-        self._unjudged.write(f"{line}\n")
-        self._unjudged.flush()
+        with contextlib.suppress(OSError):  # a full disk ends the run in `judged`, not here
+            self._unjudged.write(f"{line}\n".encode(errors=HALVES))
 
     def judged(self, records: Sequence[Record]) -> None:
         """The records of a step, whole now; they take the place of what `ended` wrote."""
         assert self._unjudged is not None
         self._folder.append(RECORDS, map(_row, records))
-        self._unjudged.seek(0)
-        self._unjudged.truncate()
+        with writing(self._folder.path / UNJUDGED):
+            self._unjudged.seek(0)
+            self._unjudged.truncate()
 
 
 def _row(record: Record) -> dict[str, Any]:
@@ -265,8 +269,8 @@ def told(run: StepRun) -> str:
         if step.rate_per_s is None
         else f"offered {step.rate_per_s:g}/s"
     )
-    ttft = nearest_rank([one.first_content_s - one.due_s for one in ok if one.first_content_s], 95)
-    first = "p95 TTFT -" if ttft is None else f"p95 TTFT {ttft * 1000:.0f} ms"
+    ttft_s = [one.first_content_s - one.due_s for one in ok if one.first_content_s]
+    first = f"p95 TTFT {1000 * percentile(ttft_s, 95):.0f} ms" if ttft_s else "p95 TTFT -"
     lost = Counter(_lost(one) for one in records if one.outcome != "ok")
     not_ok = f"{lost.total()} not ok"
     if lost:
@@ -280,9 +284,3 @@ def _lost(record: Record) -> str:
     """As `codes` of a summary has it: the status of what was refused, else how it ended."""
     first = str(record.status) if record.outcome == "refused" else record.outcome
     return first if record.code in ("", record.outcome) else f"{first} {record.code}"
-
-
-def nearest_rank(values: Sequence[float], percent: float) -> float | None:
-    """A percentile that is one of the values."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)] if ordered else None

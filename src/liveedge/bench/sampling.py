@@ -66,7 +66,8 @@ class Sampler:
 
     async def stop(self) -> None:
         """After the look in progress."""
-        await asyncio.to_thread(self._thread.stop)
+        if not await asyncio.to_thread(self._thread.stop):
+            self._failures["ending the last look"] += 1
         self._metrics.close()
 
     @property

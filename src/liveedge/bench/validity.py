@@ -55,6 +55,7 @@ def judge_step(step: StepSummary, facts: StepFacts) -> StepSummary:
         *_not_sent(step),
         *_late(step),
         *_slow_generator(step, facts),
+        *_starved(step, facts),
         *_schedule(step),
         *_unmeasured(step),
         *_broken_off(facts),
@@ -120,6 +121,17 @@ def _slow_generator(step: StepSummary, facts: StepFacts) -> Iterator[str]:
                 f"the generator's event loop stood still for {stalled_s:.2f} of {row['seconds']:.1f} s,"
                 f" allowed are {STALLED_SHARE:.0%}: too many moments were noticed too late"
             )
+
+
+def _starved(step: StepSummary, facts: StepFacts) -> Iterator[str]:
+    """A closed loop has no schedule to be late for; still it reads answers late."""
+    late_ms = max((row.get("loop_late_ms_p99", 0.0) for row in facts.generator), default=0.0)
+    limit_ms = _share_of_median(step, LATENESS_SHARE, LATENESS_FLOOR_MS)
+    if late_ms > limit_ms:
+        yield (
+            f"the generator's event loop was late: p99 is {late_ms:.1f} ms, allowed are {limit_ms:.1f} ms"
+            f" ({LATENESS_SHARE:.0%} of the median answer): something else took its processor"
+        )
 
 
 def _schedule(step: StepSummary) -> Iterator[str]:

@@ -22,7 +22,7 @@ from liveedge.bench.documents import told
 from liveedge.bench.environment import Started, describe, with_clock_after
 from liveedge.bench.measures import summarise_folder
 from liveedge.bench.report.write import write_report
-from liveedge.bench.result import RECORDS, ResultFolder, Summary
+from liveedge.bench.result import RECORDS, ResultFolder, ResultUnwritable, Summary
 from liveedge.bench.run import Keep, Parts, Refused, Target, run_scenario
 from liveedge.bench.sampling import Looks, Sampler
 from liveedge.bench.scenario import Scenario, ScenarioInvalid
@@ -87,7 +87,7 @@ async def run(scenario: Scenario, folder: ResultFolder, asked: Asked, clock: Clo
         gc.freeze()  # what was imported is not looked through again while answers are timed
         try:
             return await run_scenario(scenario, folder, target=target, parts=parts, clock=clock)
-        except (Refused, SourceFailed) as error:
+        except (Refused, SourceFailed, ResultUnwritable) as error:
             raise RunFailed(f"{error}{what_is_left(folder)}") from error
         finally:
             gc.unfreeze()

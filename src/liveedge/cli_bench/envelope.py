@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from liveedge.bench import wiring
 from liveedge.bench.envelope import Rule, Run, envelopes, markdown, search, write
-from liveedge.bench.result import ResultFolder
+from liveedge.bench.result import ResultFolder, ResultUnwritable
 from liveedge.bench.scenario import Scenario, ScenarioInvalid, load_scenario
 from liveedge.cli_bench.run import asked, overrides, server_for
 from liveedge.cli_bench.telling import say
@@ -28,13 +28,13 @@ def envelope(options: argparse.Namespace) -> int:
         with server_for(options.start_server, base, clock) as (base, started_ms):
             run = _run(clock, started_ms)
             found = search(base, wanted, rule, run=run, folder=folder.path, say=say)
+        write(found, folder.path)
     except ScenarioInvalid as error:
         say(f"liveedge: {error}")
         return 2
-    except (wiring.RunFailed, wiring.SourceFailed, ServerFailed) as error:
+    except (wiring.RunFailed, wiring.SourceFailed, ResultUnwritable, ServerFailed) as error:
         say(f"liveedge: {error}")
         return 1
-    write(found, folder.path)
     print(markdown(found))
     print(folder.path)
     return 0 if all(one.verdict == "reached" for one in found.smallest) else NOT_REACHED

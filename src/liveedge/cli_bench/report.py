@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from liveedge.bench.report.write import write_comparison, write_report
-from liveedge.bench.result import ResultFolder, ResultInvalid
+from liveedge.bench.result import ResultFolder, ResultInvalid, ResultUnwritable
 from liveedge.bench.scenario import ScenarioInvalid
 from liveedge.cli_bench.telling import say
 
@@ -18,7 +18,7 @@ def report(options: argparse.Namespace) -> int:
             written = write_comparison(folders, options.out or options.folder)
         else:
             written = write_report(folder)
-    except (ResultInvalid, ScenarioInvalid) as error:
+    except (ResultInvalid, ResultUnwritable, ScenarioInvalid) as error:
         say(f"liveedge: {error}")
         return 1
     for path in written:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from liveedge.bench.result import ResultUnwritable, write_text
 from liveedge.bench.soak.log import LogBroken
 from liveedge.bench.soak.options import OptionsInvalid, SoakOptions, differences, logged_options
 from liveedge.bench.soak.page import html
@@ -44,9 +45,13 @@ def soak(options: argparse.Namespace) -> int:
     except ServerFailed as error:
         say(f"liveedge: {error}")
         return 1
-    (folder / "verdict.json").write_text(json.dumps(as_json(verdict), indent=1) + "\n")
-    (folder / "report.html").write_text(html(verdict))
     print(printable(as_text(verdict)))
+    try:
+        write_text(folder / "verdict.json", json.dumps(as_json(verdict), indent=1) + "\n")
+        write_text(folder / "report.html", html(verdict))
+    except ResultUnwritable as error:
+        say(f"liveedge: {error}")
+        return 1
     print(f"\nreport: {folder / 'report.html'}")
     return verdict.status
 

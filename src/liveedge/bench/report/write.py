@@ -12,7 +12,7 @@ from liveedge.bench.report.markdown import markdown
 from liveedge.bench.report.png import FINE
 from liveedge.bench.report.run_view import RunView, Summarise, labels, opened
 from liveedge.bench.report.sheet import sheet_charts, write_sheet
-from liveedge.bench.result import ResultFolder, ResultInvalid
+from liveedge.bench.result import ResultFolder, ResultInvalid, write_text, writing
 
 
 def write_report(
@@ -46,14 +46,16 @@ def write_comparison(
         raise ResultInvalid(
             f"an open loop and a closed one have no axis of load in common: {loops}"
         )
-    into.mkdir(parents=True, exist_ok=True)
+    with writing(into):
+        into.mkdir(parents=True, exist_ok=True)
     return _written(runs, into / "compare", fine)
 
 
 def _written(runs: Sequence[RunView], stem: Path, fine: int) -> list[Path]:
     document = content(runs)
     page, text, picture = (stem.with_suffix(end) for end in (".html", ".md", ".png"))
-    page.write_text(html(document), encoding="utf-8")
-    text.write_text(markdown(document), encoding="utf-8")
-    write_sheet(document, sheet_charts(runs), picture, fine=fine)
+    write_text(page, html(document))
+    write_text(text, markdown(document))
+    with writing(picture):
+        write_sheet(document, sheet_charts(runs), picture, fine=fine)
     return [page, text, picture]
