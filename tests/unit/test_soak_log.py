@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pytest
 
+from liveedge.bench.result import ResultUnwritable
 from liveedge.bench.soak.log import NAME, Log, LogBroken, read_log
 from liveedge.bench.soak.options import (
     OptionsInvalid,
@@ -35,6 +37,31 @@ def test_a_half_written_last_line_is_passed_over_and_the_next_one_is_whole(tmp_p
     log.close()
     assert [line["what"] for line in read_log(path)] == ["look", "segment"]
     assert passed_s(read_log(tmp_path / NAME)) == 8.0
+
+
+def test_a_line_that_does_not_fit_on_the_disk_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / NAME
+    log = Log(path, now_s=lambda: 1.0)
+    log.write("look")
+    small = path.stat().st_size + 10
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (small, hard))
+    try:
+        with pytest.raises(ResultUnwritable, match=r"soak\.jsonl cannot be written"):
+            log.write("ask", status=200)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    log.write("ask", status=503)
+    log.close()
+    assert [line.get("status") for line in read_log(path)] == [None, 503]
+
+
+def test_a_log_on_a_full_disk_is_told(tmp_path: Path) -> None:
+    (tmp_path / NAME).symlink_to("/dev/full")
+    log = Log(tmp_path / NAME, now_s=lambda: 1.0)
+    with pytest.raises(ResultUnwritable, match="No space left"):
+        log.write("look")
+    log.close()
 
 
 def test_a_broken_line_that_no_killed_writer_leaves_is_told_with_its_number(

@@ -42,6 +42,9 @@ def soak(options: argparse.Namespace) -> int:
     except (OptionsInvalid, LogBroken) as error:
         say(f"liveedge: {error}")
         return 2
+    except ResultUnwritable as error:
+        say(f"liveedge: {error}; with room for it, liveedge soak --resume {folder} goes on")
+        return 1
     except ServerFailed as error:
         say(f"liveedge: {error}")
         return 1

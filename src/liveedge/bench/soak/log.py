@@ -6,12 +6,15 @@ passed over; whatever comes after it begins on a new line.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
+
+from liveedge.bench.result import writing
 
 NAME = "soak.jsonl"
 
@@ -26,7 +29,7 @@ class Log:
     """Appends lines to a file. Any thread; a line is on its way to the disk when `write` returns."""
 
     def __init__(self, path: Path, *, now_s: Callable[[], float]) -> None:
-        self._now_s = now_s
+        self._path, self._now_s = path, now_s
         self._lock = threading.Lock()
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         n_bytes = os.fstat(self._fd).st_size
@@ -34,14 +37,26 @@ class Log:
             os.write(self._fd, b"\n")
 
     def write(self, what: str, **fields: Any) -> None:
-        """One line; `at_s` is the stream time since the soak began, where it is not given."""
+        """One line; `at_s` is the stream time since the soak began, where it is not given.
+
+        Raises ResultUnwritable where the whole line cannot be written; then nothing of it is.
+        """
         line = {"what": what, "at_s": round(self._now_s(), 3), **fields}
         data = json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n"
-        with self._lock:
-            os.write(self._fd, data.encode())
+        with self._lock, writing(self._path):
+            _append(self._fd, data.encode())
 
     def close(self) -> None:
         os.close(self._fd)
+
+
+def _append(fd: int, data: bytes) -> None:
+    """All of it, or nothing. A disk that is nearly full takes a part."""
+    begins = os.fstat(fd).st_size
+    written = os.write(fd, data)
+    if written < len(data):
+        os.ftruncate(fd, begins)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def read_log(path: Path) -> Sequence[Line]:
