@@ -34,21 +34,26 @@ def state(pid: int) -> str:
     return stat.rpartition(")")[2].split()[0].replace("Z", "gone")
 
 
+def until(pid: int, wanted: str) -> None:
+    for _ in range(3000):
+        if state(pid) == wanted:
+            return
+        threading.Event().wait(0.01)
+    pytest.fail(f"process {pid} is not {wanted} but {state(pid)}")
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_a_camera_that_is_silent_does_not_outlive_a_soak_that_is_killed():
     soak = subprocess.Popen([sys.executable, "-c", SOAK], stdout=subprocess.PIPE, text=True)
     assert soak.stdout is not None
     pid = int(soak.stdout.readline())
     try:
-        assert state(pid) == "T"
+        until(pid, "T")  # a signal takes effect when the process runs next
+        soak.kill()
+        until(pid, "gone")
+    finally:
         soak.kill()
         soak.wait()
         soak.stdout.close()
-        for _ in range(3000):
-            if state(pid) == "gone":
-                return
-            threading.Event().wait(0.01)
-        pytest.fail(f"process {pid} is still there: {state(pid)}")
-    finally:
         if state(pid) != "gone":
             os.kill(pid, signal.SIGKILL)
