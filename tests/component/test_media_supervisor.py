@@ -26,6 +26,7 @@ from liveedge.testing.source import (
     hangs,
     plain_pixels,
 )
+from tests.moving import until
 
 SETTINGS = SupervisorSettings(jitter=0.0, stop_grace_s=0.2)
 
@@ -52,13 +53,7 @@ class Bench:
         return supervisor
 
     def until(self, condition: Callable[[], bool], *, moving_s: float = 0.0) -> None:
-        """Wait until `condition` holds, moving the clock in small steps if asked to."""
-        for _ in range(5000):
-            if condition():
-                return
-            self.clock.move(moving_s)
-            threading.Event().wait(0.002)
-        raise AssertionError("the condition never came true")
+        until(condition, clock=self.clock, moving_s=moving_s)
 
 
 @pytest.fixture

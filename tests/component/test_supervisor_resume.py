@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -12,6 +11,7 @@ from liveedge.media.source import Source
 from liveedge.media.supervisor import Supervisor, SupervisorSettings
 from liveedge.testing.clock import FakeClock
 from liveedge.testing.source import ListTarget, ScriptedSource, delivers, fails, hangs
+from tests.moving import until
 
 SETTINGS = SupervisorSettings(jitter=0.0, stop_grace_s=0.2)
 
@@ -38,12 +38,7 @@ class Bench:
         return supervisor
 
     def until(self, condition: Callable[[], bool], *, moving_s: float = 0.0) -> None:
-        for _ in range(5000):
-            if condition():
-                return
-            self.clock.move(moving_s)
-            threading.Event().wait(0.002)
-        raise AssertionError("the condition never came true")
+        until(condition, clock=self.clock, moving_s=moving_s)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import threading
 
 from liveedge.core.tasks import OwnedThread, TaskSet
 from liveedge.testing.clock import FakeClock
+from tests.moving import until
 
 
 def test_time_stands_still_until_it_is_moved():
@@ -48,8 +49,12 @@ def test_a_waiting_thread_returns_when_time_is_over_or_the_event_is_set():
     event, results = threading.Event(), []
     thread = OwnedThread("waiter", lambda stopping: results.append(clock.wait(event, 10)))
     thread.start()
-    while not results:
-        clock.move(11)
+    until(lambda: clock.n_waiting == 1)
+    clock.move(9)
+    assert clock.n_waiting == 1
+    clock.move(1)
+    assert clock.n_waiting == 0  # its time is over, whether or not it has run since
+    until(lambda: bool(results))
     event.set()
     assert results == [False]
     assert clock.wait(event, 10)

@@ -41,6 +41,7 @@ class FakeClock:
         self._sleepers: list[_Sleeper] = []
         self._order = itertools.count()
         self._moved = threading.Condition()
+        self._waits: list[int] = []  # until when, of every thread in `wait`
 
     def monotonic_s(self) -> float:
         return self._now_ns / NS_PER_S
@@ -53,6 +54,12 @@ class FakeClock:
         """Coroutines suspended in `sleep`."""
         with self._moved:
             return sum(not sleeper.future.done() for sleeper in self._sleepers)
+
+    @property
+    def n_waiting(self) -> int:
+        """Threads in `wait` that only time, or their event, can wake."""
+        with self._moved:
+            return sum(due_ns > self._now_ns for due_ns in self._waits)
 
     async def sleep(self, seconds: float) -> None:
         if seconds <= 0:
@@ -70,10 +77,14 @@ class FakeClock:
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
         with self._moved:
             due_ns = self._now_ns + round(timeout_s * NS_PER_S)
-            while not event.is_set():
-                if self._now_ns >= due_ns:
-                    return False
-                self._moved.wait(_THREAD_POLL_S)
+            self._waits.append(due_ns)
+            try:
+                while not event.is_set():
+                    if self._now_ns >= due_ns:
+                        return False
+                    self._moved.wait(_THREAD_POLL_S)
+            finally:
+                self._waits.remove(due_ns)
         return True
 
     def move(self, seconds: float) -> None:
