@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import shlex
 import signal
 import sys
 import threading
@@ -72,7 +73,7 @@ def environment() -> Mapping[str, Any]:
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()}",
         "cores": os.cpu_count(),
-        "command": " ".join(sys.argv),
+        "command": shlex.join(["liveedge", *sys.argv[1:]]),
     }
 
 
