@@ -46,6 +46,17 @@ def test_a_log_is_judged_and_the_status_says_how(
     assert f"</span> {verdict}</p>" in (folder / "report.html").read_text()
 
 
+def test_a_verdict_that_cannot_be_written_is_told_all_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = logged(tmp_path / "soak", Script())
+    (folder / "verdict.json").symlink_to("/dev/full")
+    assert main(["soak", "--report", str(folder)], {}) == 1
+    said = capsys.readouterr()
+    assert said.out.startswith("VERDICT  PASS")
+    assert "verdict.json cannot be written: No space left" in said.err
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

@@ -14,7 +14,7 @@ from liveedge.bench.soak.log import LogBroken
 from liveedge.bench.soak.options import OptionsInvalid, SoakOptions, differences, logged_options
 from liveedge.bench.soak.page import html
 from liveedge.bench.soak.run import ServerFailed, begin, go_on
-from liveedge.bench.soak.verdict import as_json, as_text, judged
+from liveedge.bench.soak.verdict import Verdict, as_json, as_text, judged
 from liveedge.cli_bench.telling import printable, say
 
 
@@ -48,15 +48,23 @@ def soak(options: argparse.Namespace) -> int:
     except ServerFailed as error:
         say(f"liveedge: {error}")
         return 1
+    unwritable = _written(folder, verdict)
     print(printable(as_text(verdict)))
+    if unwritable is not None:
+        say(f"liveedge: {unwritable}")
+        return 1
+    print(f"\nreport: {folder / 'report.html'}")
+    return verdict.status
+
+
+def _written(folder: Path, verdict: Verdict) -> ResultUnwritable | None:
+    """The files beside the log; why they could not be."""
     try:
         write_text(folder / "verdict.json", json.dumps(as_json(verdict), indent=1) + "\n")
         write_text(folder / "report.html", html(verdict))
     except ResultUnwritable as error:
-        say(f"liveedge: {error}")
-        return 1
-    print(f"\nreport: {folder / 'report.html'}")
-    return verdict.status
+        return error
+    return None
 
 
 def _soak_in(folder: Path, options: argparse.Namespace, asked: Mapping[str, Any]) -> None:
