@@ -177,6 +177,17 @@ def test_a_little_too_much_for_long_is_an_overload_once_a_burst_is_full():
     assert line.n_work <= 2
 
 
+def test_a_batch_question_that_is_refused_makes_no_overload():
+    line = learned()
+    for _ in range(12):
+        line.leave(line.enter(TEXT, "interactive", now_s=0), now_s=0)
+    for _ in range(5):
+        line.enter(TEXT, "interactive", now_s=0)
+    assert enter(line, now_s=0, priority="batch") is None
+    assert line._offered_s > line.seen_s
+    assert not line.is_overloaded
+
+
 def test_what_can_be_answered_is_never_an_overload():
     line = learned()
     assert served(line, load=0.9, seconds=600) == 0

@@ -203,7 +203,7 @@ def add_soak(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         description="Run streams with churn, questions, watches, slow readers, disconnects, hostile"
         " uploads and engine kills against a server for hours, and judge whether anything grows or"
         " breaks. Periods are of stream time. Exit status: 0 pass, 1 fail,"
-        " or no server came up; 2 wrong command line or log; 3 undecided; 130 Ctrl-C.",
+        " no server came up or the disk is full; 2 wrong command line or log; 3 undecided; 130 Ctrl-C.",
     )
     where = soak.add_mutually_exclusive_group(required=True)
     where.add_argument("--out", type=Path, metavar="FOLDER", help="begin a soak in this new folder")

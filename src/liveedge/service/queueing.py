@@ -154,7 +154,8 @@ class Line:
         fair_s = self.bound_s if priority == "interactive" else self.bound_s / 2
         is_first = not any(place.tenant == tenant for place in self._work.values())
         if wait_s > fair_s and not is_first:
-            self._is_overloaded |= self._offered_s > self.seen_s
+            if priority == "interactive":  # batch questions are refused before a burst is full
+                self._is_overloaded |= self._offered_s > self.seen_s
             raise self._refusal(wait_s, fair_s, now_s=now_s)
 
     def began(self, place: Place, *, now_s: float) -> None:
